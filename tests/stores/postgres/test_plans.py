@@ -10,8 +10,17 @@ from typing import Any
 import psycopg
 import pytest
 
-from jobq.stores.postgres.queries import FAST, NUMBERING, SQL
+from jobq.stores.postgres.queries import (
+    FAST,
+    FAST_ABOVE,
+    FLOORS,
+    HOT_ABOVE,
+    NUMBERING,
+    SQL,
+    UPKEEP_ABOVE,
+)
 from jobq.stores.postgres.waking import SQL as WAKING
+from jobq.stores.postgres.waking import SQL_ABOVE as WAKING_ABOVE
 from tests.stores.postgres import servers
 
 ROWS = 30_000
@@ -47,6 +56,12 @@ SELECT 2, 'key' || n, 3, 0, n, 1 FROM generate_series(0, 9999) n;
 INSERT INTO entries (qid, at_ms, n, items, moved, figures)
 SELECT 1, 1, 1, 'x', '{{0,0,1,0,0,0,0}}', '{{1,0,0,0,0,0,0,0,0}}' FROM generate_series(1, {ROWS});
 """
+
+_LINES = (
+    "'{1,1,1,1}', '{2097151,0,0,0}', '{1,0,0,0}', '{15000,-9000,100,15000}', "
+    "'{4000000000,0,110,4000000000}'"
+)
+"""Ranges of the index of waiting jobs: other priorities, lifo jobs, a block, and all behind."""
 
 STATEMENTS: dict[str, tuple[str, str]] = {
     "claim_plain": (SQL.hot["claim_plain"], "'m', 'w', 5, 9, 1, 10"),
@@ -88,9 +103,25 @@ STATEMENTS: dict[str, tuple[str, str]] = {
     "wake": (
         WAKING["wake"],
         "'{1}', '{1}', '{NULL}', '{t}', '{plain}', '{t}', '{t}', '{}', '{}', '{}', '{}', '{}', "
-        "'250', '1000'",
+        "'250', '1000', 5",
     ),
     "minutes": (NUMBERING["minutes"], "1, 1"),
+    "heads": (FLOORS["heads"], "16, 4000"),
+    "front": (FLOORS["front"], "1, 0, 15000"),
+    "claim_plain above floors": (FLOORS["claim_plain"], f"'m', 'w', 5, 9, 1, 10, {_LINES}"),
+    "anything_due above floors": (HOT_ABOVE["anything_due"], "1, 5, 2"),
+    "due above floors": (HOT_ABOVE["due"], "1, 1010, 10, 1005"),
+    "to_tick above floors": (UPKEEP_ABOVE["to_tick"], "5, 5, '{1}', '{2}', '{2}'"),
+    "exchange above floors": (
+        FAST_ABOVE["exchange"],
+        "'{1}', '{}', '{}', '{}', '{}', 5, 10, 'm', 'w', 9, 'c', 'x', '{}', '{}', '{}', '{}', "
+        f"false, '{{2}}', {_LINES}",
+    ),
+    "wake above floors": (
+        WAKING_ABOVE["wake"],
+        "'{1}', '{1}', '{NULL}', '{t}', '{plain}', '{t}', '{t}', '{}', '{}', '{}', '{}', '{}', "
+        f"'250', '1000', 5, {_LINES}",
+    ),
 }
 
 

@@ -12,14 +12,36 @@ import psycopg
 import pytest
 
 import jobq.stores.relational
-from jobq.stores.postgres.queries import FAST, NUMBERING, SQL, load
+from jobq.stores.postgres.queries import (
+    FAST,
+    FAST_ABOVE,
+    FLOORS,
+    HOT_ABOVE,
+    NUMBERING,
+    SQL,
+    UPKEEP_ABOVE,
+    load,
+)
+from jobq.stores.postgres.waking import SQL as WAKING
+from jobq.stores.postgres.waking import SQL_ABOVE as WAKING_ABOVE
 from jobq.stores.relational.statements import Statements
 from tests.stores.postgres import servers
 
 FILES = {name: getattr(SQL, name) for name in Statements.__struct_fields__}
 BLOCKS = [
     pytest.param(sql, id=f"{file}.{name}")
-    for file, blocks in {**FILES, "numbering": NUMBERING, "slots": load("slots.sql")}.items()
+    for file, blocks in {
+        **FILES,
+        "numbering": NUMBERING,
+        "slots": load("slots.sql"),
+        "fast": FAST,
+        "waking": WAKING,
+        "floors": FLOORS,
+        "fast above floors": FAST_ABOVE,
+        "hot above floors": HOT_ABOVE,
+        "upkeep above floors": UPKEEP_ABOVE,
+        "waking above floors": WAKING_ABOVE,
+    }.items()
     for name, sql in blocks.items()
 ]
 _USED = re.compile(r'\.sql\.(\w+)\[\s*"(\w+)"\s*\]')

@@ -11,6 +11,7 @@ the general way through the shared logic.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
@@ -27,10 +28,11 @@ from jobq.core.records import (
     QueueName,
     Settled,
 )
-from jobq.stores.postgres import failures, waking
-from jobq.stores.postgres.link import Link, StatementFailed
-from jobq.stores.postgres.memory import Plain, PostgresMemory
-from jobq.stores.postgres.queries import FAST
+from jobq.stores.postgres import failures, held, waking
+from jobq.stores.postgres.floors import as_columns
+from jobq.stores.postgres.link import Link, Reply, StatementFailed
+from jobq.stores.postgres.memory import Plain, PostgresMemory, Registered
+from jobq.stores.postgres.queries import FAST, FAST_ABOVE, FLOORS
 from jobq.stores.relational.claim import REMEMBERED, lease_of, queue_order
 from jobq.stores.relational.codes import (
     DELAYED,
@@ -60,8 +62,20 @@ _PUT = (
 _STATEMENTS = (
     *(FAST[name] for name in ("exchange", "fall_asleep", "next_times", "wake_up")),
     waking.SQL["wake"],
+    FLOORS["newest"],
 )
 """What an exchange may need. To prepare one of them later would commit what is queued."""
+
+_STATEMENTS_ABOVE = (
+    *(FAST_ABOVE[name] for name in ("exchange", "next_times")),
+    waking.SQL_ABOVE["wake"],
+    FLOORS["place"],
+)
+"""The same for an exchange with floors."""
+
+STAYS_S = 5.0
+"""Seconds after which a sleeper's registration that stays is renewed. The worker is registered for
+twice as long after it has slept the last time."""
 
 _encode = msgspec.msgpack.Encoder().encode
 
@@ -128,7 +142,7 @@ def put(
             if waiting
             else waking.Work(plain.qid, plain.name, 1, soonest)
         )
-        waking.send(link, call.memory, [work], [waking.logged(plain.qid, plain.name)])
+        waking.send(link, now, memory, [work], [waking.logged(plain.qid, plain.name)])
         link.flush()
         link.wait(committed)
     except StatementFailed as e:
@@ -198,14 +212,16 @@ def exchange(
         return None
     claiming = _Claiming(call, worker, name, [plain[queue] for queue in queues], wanted)
     try:
-        if was_asleep:
+        if _wakes_up(claiming, was_asleep):
             link.execute(FAST["wake_up"], (worker,)).quiet = True
             link.sync()
-        reply = link.execute(FAST["exchange"], claiming.parameters(ends, again=False))
+        published = held.ask(link, memory)
+        reply = claiming.execute(ends, again=False)
         committed = link.sync()
-        waking.send(link, memory, claiming.work(), ends.happened)
+        waking.send(link, now, memory, claiming.work(), ends.happened, claiming.lines)
         link.flush()
         link.wait(committed)
+        held.heard(memory, published)
     except StatementFailed as e:
         _refused(call, plain, e)
         return None
@@ -231,7 +247,7 @@ def _tell_of_ends(call: Call, outcomes: Sequence[Complete], late: Sequence[int])
         if job is not None and job.pk in late and not job.watched:
             heard.append(waking.ended(job.qid, outcome.queue, job.id))
     if heard:
-        waking.send(call.link, call.memory, (), heard)
+        waking.send(call.link, call.now, call.memory, (), heard)
         call.link.flush()
 
 
@@ -240,23 +256,35 @@ def _sleep(claiming: _Claiming, mailbox: str) -> tuple[list[Lease], bool, int | 
 
     Whoever puts a job from now on wakes the worker. A job that was put before is found."""
     link, memory = claiming.call.link, claiming.call.memory
+    if claiming.registered(STAYS_S):  # it was registered when it looked, and so it still is
+        return [], True, claiming.next_due()
     link.execute(FAST["fall_asleep"], claiming.sleeper(mailbox))
     link.sync()
-    reply = link.execute(FAST["exchange"], claiming.parameters(_NO_ENDS, again=True))
+    reply = claiming.execute(_NO_ENDS, again=True)
     committed = link.sync()
-    times = link.execute(FAST["next_times"], (claiming.qids, claiming.call.now))
+    times = link.execute(claiming.sql["next_times"], (claiming.qids, claiming.call.now))
     link.flush()
     try:
         link.wait(committed)
     except StatementFailed as e:
         _refused(claiming.call, [queue.name for queue in claiming.queues], e)
         return [], True, 0  # something is due by now: the worker looks again at once
+    if claiming.above:
+        memory.registered[claiming.worker] = Registered(frozenset(claiming.qids), time.monotonic())
     leases, _ = claiming.leases(reply)
     if leases:
         memory.calls[claiming.caller] = claiming.name
         link.discard()
         return leases, False, None
     return leases, True, claiming.until(times)
+
+
+def _wakes_up(claiming: _Claiming, was_asleep: bool) -> bool:
+    """Whether the registration of the worker must be deleted: those that stay are not."""
+    memory, worker = claiming.call.memory, claiming.worker
+    if claiming.registered(2 * STAYS_S):
+        return False
+    return memory.registered.pop(worker, None) is not None or was_asleep
 
 
 class _Claiming:
@@ -271,17 +299,58 @@ class _Claiming:
         self.mark = token_mark(worker, name)
         self.caller = caller_of(worker, name)
         self.qids = [queue.qid for queue in queues]
+        self.floors = call.memory.floors
+        self.above = self.floors.active
+        self.sql = FAST_ABOVE if self.above else FAST
+        self.lines = self.floors.ranges(self.qids) if self.above else None
+        self._began = 0.0
+        self._place: Reply | None = None
+        if self.above:
+            call.link.prepare(*_STATEMENTS_ABOVE)
 
-    def parameters(self, ends: _Ends, *, again: bool) -> tuple[Any, ...]:
-        """Of the statement. `again`: the call has looked before."""
-        return (
+    def execute(self, ends: _Ends, *, again: bool) -> Reply:
+        """Queue the statement. `again`: the call has looked before."""
+        link = self.call.link
+        parameters = (
             self.qids, *ends.columns, self.call.now, self.limit, self.mark, self.worker,
             self.expires, self.caller, self.name, *ends.entries, again,
         )  # fmt: skip
+        if self.lines is None:
+            return link.execute(FAST["exchange"], parameters)
+        self._began = time.monotonic()
+        self._place = link.execute(FLOORS["place"])
+        since = [self.floors.due(qid) for qid in self.qids]
+        return link.execute(FAST_ABOVE["exchange"], (*parameters, since, *as_columns(self.lines)))
+
+    def _learn(self, found: dict[int, list[ClaimedJob]]) -> None:
+        """The statement has succeeded: remember where nothing is left."""
+        row = None if self._place is None else self._place.fetchone()
+        if row is None or row[0] is None:
+            return
+        ended = time.monotonic()
+        left = self.limit
+        for qid in self.qids:
+            self.floors.nothing_due(qid, self.call.now, self._began, ended)
+            jobs = [(job.priority, job.seq) for job in found.get(qid, ())]
+            left -= len(jobs)
+            if self.limit and (left or jobs):
+                self.floors.claimed(
+                    qid, jobs, full=not left, place=row[0], began=self._began, ended=ended
+                )
+
+    def registered(self, seconds: float) -> bool:
+        """Whether the worker is registered as a sleeper that stays, for at most so long."""
+        found = self.call.memory.registered.get(self.worker)
+        return (
+            found is not None
+            and self.above
+            and found.qids >= set(self.qids)
+            and time.monotonic() - found.at < seconds
+        )
 
     def sleeper(self, mailbox: str) -> tuple[Any, ...]:
         """The parameters that register the worker as asleep."""
-        return self.qids, self.worker, mailbox, self.limit, self.call.now
+        return self.qids, self.worker, mailbox, self.limit, self.call.now, self.above
 
     def work(self) -> list[waking.Work]:
         """The queues in which more jobs may wait than this worker has room for."""
@@ -302,8 +371,11 @@ class _Claiming:
         granted = self.call.memory.granted
         if len(granted) > REMEMBERED:
             granted.clear()
+        for jobs in found.values():
+            jobs.sort(key=queue_order)
+        self._learn(found)
         for queue in self.queues:
-            for job in sorted(found.get(queue.qid, ()), key=queue_order):
+            for job in found.get(queue.qid, ()):
                 token = f"{job.pk}{self.mark}"
                 if not job.flags & ENDING & ~WATCHED:
                     granted[token] = Granted(
@@ -316,7 +388,9 @@ class _Claiming:
 
     def next_due(self) -> int | None:
         """Milliseconds until a job of the queues may become claimable by the clock; None: never."""
-        return self.until(self.call.link.execute(FAST["next_times"], (self.qids, self.call.now)))
+        return self.until(
+            self.call.link.execute(self.sql["next_times"], (self.qids, self.call.now))
+        )
 
     def until(self, times: Any) -> int | None:
         """The same, of the reply."""

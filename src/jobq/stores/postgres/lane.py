@@ -211,7 +211,7 @@ class Lane:
         box = self._owner.box
         others = [notice for notice in notices if notice.address != box.address]
         link.sync()
-        waking.send(link, tx.memory, work, happened)
+        waking.send(link, tx.now, tx.memory, work, happened, waking.lines(tx.memory, work))
         if others:
             mailbox.send(link, others)
         link.flush()

@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from jobq.core.records import QueueName
+from jobq.stores.postgres.floors import Floors
+from jobq.stores.postgres.held import Held
 from jobq.stores.relational.memory import Memory
 
 
@@ -13,6 +15,13 @@ class Plain(NamedTuple):
 
     qid: int
     name: QueueName
+
+
+class Registered(NamedTuple):
+    """A worker whose registration as a sleeper stays."""
+
+    qids: frozenset[int]
+    at: float  # monotonic clock
 
 
 class PostgresMemory(Memory):
@@ -26,3 +35,6 @@ class PostgresMemory(Memory):
         self.free: dict[int, float] = {}  # by slot: since when nobody needs it (monotonic clock)
         self.plain: dict[QueueName, Plain] = {}
         self.calls_swept_ms = 0  # exchanges before this time are deleted
+        self.held = Held()  # what the leader knows about snapshots
+        self.floors = Floors()
+        self.registered: dict[str, Registered] = {}  # by worker

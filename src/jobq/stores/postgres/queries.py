@@ -9,6 +9,7 @@ from jobq.stores.relational import statements
 from jobq.stores.relational.codes import CANCEL, ENDING, FOREVER, GIVEN, NOTED, WATCHED
 from jobq.stores.relational.columns import JOB_COLUMNS, lists
 from jobq.stores.relational.rows import ClaimedJob, NewJob
+from jobq.stores.relational.signals import SLEEP_MS
 
 _PACKAGE = "jobq.stores.postgres"
 _ARRAYS = {
@@ -51,8 +52,40 @@ _ENDED = {
 """The columns that differ when fast.sql completes a job."""
 
 
+_FRAGMENTS = statements.load(_PACKAGE, "fragments.sql", {})
+
+ABOVE = {
+    **{f"since_{n}": f" AND at_ms >= ${n}" for n in (2, 3, 4, 6)},
+    "since": " AND at_ms >= wanted.since",
+    "floors_18": ", $18::bigint[]",
+    "floor": ", since",
+    "since_f": " AND at_ms >= coalesce(f.due, 0) AND at_ms <= $1",
+    "ended_f": " AND at_ms >= coalesce(f.past, 0) AND at_ms <= $1",
+    "floors_3": (
+        " LEFT JOIN unnest($3::integer[], $4::bigint[], $5::bigint[]) AS f (qid, due, past)"
+        " USING (qid)"
+    ),
+    "picked": _FRAGMENTS["picked_above"],
+    "more_waits": _FRAGMENTS["more_waits_above"],
+    # The jobs that ended in the last seconds had leases that would end in the next ones. To read
+    # past those is not worth it: a worker looks again after a few seconds anyway.
+    "no_leases": " AND false",
+    # A tick that reads from the beginning looks for jobs that wait beside sleeping workers.
+    "no_waiting": " AND false",
+}
+"""What makes statements begin at floors (floors.py). The floors are further parameters: times for
+the clock index, and ranges for the index of waiting jobs."""
+
+FROM_THE_BEGINNING = {
+    **dict.fromkeys(ABOVE, ""),
+    "picked": _FRAGMENTS["picked"],
+    "more_waits": _FRAGMENTS["more_waits"],
+}
+"""The same for statements without floors."""
+
 COLUMNS = {
     **lists(_mark),
+    **FROM_THE_BEGINNING,
     "ended_job": ", ".join(_ENDED.get(column, f"g.{column}") for column in JOB_COLUMNS),
     "claimed_c": ", ".join(f"c.{column}" for column in ClaimedJob.__struct_fields__),
     "started": str(KIND_CODES[Kind.STARTED]),
@@ -60,6 +93,7 @@ COLUMNS = {
     "given": str(GIVEN),
     "not_plain": str(ENDING & ~WATCHED),
     "not_leasable": str(CANCEL | NOTED),
+    "sleep_ms": str(SLEEP_MS),
     "entry": "eid, qid, slot, n, at_ms, moved, figures",
     "job_number": _mark(len(JOB_COLUMNS)),
     "new_job_values": ", ".join(_typed(n, column) for n, column in enumerate(NewJob._fields, 1)),
@@ -83,3 +117,16 @@ NUMBERING = load("numbering.sql")
 
 FAST = load("fast.sql")
 """The statements of calls on plain queues."""
+
+
+def load_above(file: str) -> dict[str, str]:
+    """The statements of a file by name, with floors."""
+    return statements.load(_PACKAGE, file, {**COLUMNS, **ABOVE})
+
+
+FAST_ABOVE = load_above("fast.sql")
+HOT_ABOVE = load_above("hot.sql")
+UPKEEP_ABOVE = load_above("upkeep.sql")
+
+FLOORS = load_above("floors.sql")
+"""The statements about snapshots that somebody holds open, and claims that begin at floors."""

@@ -34,6 +34,7 @@ from jobq.stores.postgres import (
     completing,
     failures,
     fast,
+    held,
     inspection,
     lock_order,
     numbering,
@@ -152,13 +153,30 @@ class PostgresStore(RelationalStore):
     async def tick(self, *, limit: int = 500) -> int:
         await self._number()
         steps = 0
-        for each in await self._read(upkeep.todo):
+        full = await self._look_for_snapshots()
+        for each in await self._read(upkeep.todo, full):
             if steps >= limit:
                 break
-            steps += await self._write(upkeep.tick_queue, each.queue, limit - steps)
+            steps += await self._write(upkeep.tick_queue, each.queue, limit - steps, full)
         await self._free_slots()
         steps += await self._submit(Kind.TICK, upkeep.tick_rest, (max(1, limit - steps),))
         return min(steps, limit)
+
+    async def _look_for_snapshots(self) -> bool:
+        """If somebody holds a snapshot, make all handles use floors.
+
+        Returns whether this tick reads from the beginning."""
+        found = await self._read(held.look)
+        began = time.monotonic()
+        full = found.full(began)
+        if found.floors:
+            if full:
+                try:
+                    found.blocks = await self._read(held.find_heads)
+                finally:  # after a look that takes longer than a call may, the next one is later
+                    found.looked(began, time.monotonic())
+            await self._write(held.publish, found.blocks)
+        return full
 
     async def _free_slots(self) -> None:
         """Free the disk of old parts of the event log."""
@@ -220,19 +238,26 @@ class PostgresStore(RelationalStore):
     ) -> Settled:
         self._opened().settles = True  # a worker's exchanges may use two connections
         if not self._fast or not fast.may_exchange(self._memory, outcomes, then):
-            return await super().settle(outcomes, worker=worker, call=call, then=then)
+            return await self._settle_generally(outcomes, worker, call, then)
         box = self._box()
         box.wake(worker).clear()
         asleep = worker in self._asleep
         args = (self._memory, outcomes, worker, call, then, box.channel, asleep)
         done: tuple[Settled, bool] | None = await self._submit(Kind.FAST, fast.exchange, args)
         if done is None:
-            return await super().settle(outcomes, worker=worker, call=call, then=then)
+            return await self._settle_generally(outcomes, worker, call, then)
         settled, now_asleep = done
         (self._asleep.add if now_asleep else self._asleep.discard)(worker)
         if settled.next_due_ms == 0:
             box.wake(worker).set()  # something is there that this call could not claim
         return settled
+
+    async def _settle_generally(
+        self, outcomes: Sequence[AnyOutcome], worker: str, call: str, then: Claim | None
+    ) -> Settled:
+        if self._memory.registered.pop(worker, None) is not None:
+            self._asleep.add(worker)
+        return await super().settle(outcomes, worker=worker, call=call, then=then)
 
     # ── callers' transactions ─────────────────────────────────────────────────────────────────────
 
@@ -313,6 +338,7 @@ class PostgresStore(RelationalStore):
 
     def _look_again(self) -> None:
         """The connection was replaced: notices are lost, and so may be the registrations."""
+        self._memory.registered.clear()
         if self._mailbox is not None and self._again is None:
             self._again = asyncio.get_running_loop().create_task(self._listen_again(self._mailbox))
 

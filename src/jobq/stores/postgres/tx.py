@@ -11,6 +11,7 @@ it up after the commit.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
@@ -24,9 +25,11 @@ from jobq.core.retention import by_state
 from jobq.core.states import State
 from jobq.errors import CorruptStore
 from jobq.stores.postgres import failures, mailbox, trimming
+from jobq.stores.postgres.above import ABOVE
+from jobq.stores.postgres.floors import FIRST
 from jobq.stores.postgres.link import Link, Reply, StatementFailed
 from jobq.stores.postgres.memory import PostgresMemory
-from jobq.stores.postgres.queries import NUMBERING, SQL
+from jobq.stores.postgres.queries import FLOORS, NUMBERING, SQL
 from jobq.stores.relational.codes import ACTIVE
 from jobq.stores.relational.dialect import Rows
 from jobq.stores.relational.rows import (
@@ -95,11 +98,17 @@ class PostgresTx(Tx):
         self._place = 0
         self.tells_later = not link.pooled
         self.slept: list[QueueRow] = []  # queues in which the worker fell asleep
+        self.full = False  # read indexes from the beginning, and not from their floors
+        self._above = memory.floors.active
+        self._began = time.monotonic()
 
     def execute(self, sql: str, parameters: Any = (), /) -> Rows:
         """Queue a statement. Reading its rows sends it."""
         if self.asked and (reply := self.asked.pop((sql, parameters), None)) is not None:
             return reply
+        if self._above and not self.full and sql in ABOVE:
+            sql, floors = ABOVE[sql]
+            parameters = (*parameters, *floors(self.memory.floors, parameters))
         return self.link.execute(sql, parameters)
 
     def ask(self, sql: str, parameters: Row) -> None:
@@ -297,6 +306,28 @@ class PostgresTx(Tx):
         self.execute(SQL.ties["take_lock"], (qid, lock, *to, self._holders[qid, lock]))
         self._holders[qid, lock] = to.pk
 
+    def front(self, job: Job) -> int:
+        """The place at which a job returns to the front of its priority.
+
+        If claims do not look at its old place any more, that of the first job that waits."""
+        floor = self.memory.floors.place(job.qid, job.priority) if self._above else FIRST
+        if job.key is not None or floor == FIRST:
+            return job.seq
+        row = self.execute(FLOORS["front"], (job.qid, job.priority, floor)).fetchone()
+        return max(job.seq, self.take_places(job.qid) if row is None else row[0])
+
+    def found_nothing(self, queue: QueueRow) -> None:
+        """Remember it, if somebody holds a snapshot."""
+        self.nothing_left(queue.qid, ended_too=False)
+
+    def nothing_left(self, qid: int, *, ended_too: bool = True) -> None:
+        """Nothing of a queue is due; with `ended_too`, no retention is over either."""
+        if self._above:
+            ended = time.monotonic()
+            self.memory.floors.nothing_due(qid, self.now, self._began, ended)
+            if ended_too:
+                self.memory.floors.nothing_past(qid, self.now, self._began, ended)
+
     def check_claimed(self, jobs: Sequence[ClaimedJob]) -> None:
         """A job may be put after this request has read the clock. It cannot start before that."""
         if any(job.created_ms > self.now for job in jobs) and not self.ahead:
@@ -403,8 +434,10 @@ class PostgresTx(Tx):
         """Forget exchanges that nobody will repeat, at most `limit`."""
         since, until = self.memory.calls_swept_ms, self.now - CALLS_MS
         row = self.execute(SQL.upkeep["sweep_calls"], (since, until, limit)).fetchone()
-        if row is not None and row[1] == limit:
+        if row is not None and row[0] is not None and (row[1] == limit or self._above):
             self.memory.calls_swept_ms = row[0]
+        elif not self._above:
+            self.memory.calls_swept_ms = 0
 
     # ── sleepers ──────────────────────────────────────────────────────────────────────────────────
 

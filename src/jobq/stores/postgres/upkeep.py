@@ -11,7 +11,7 @@ from jobq.core.defaults import METRICS_MS
 from jobq.core.queues import Limits
 from jobq.core.records import QueueName
 from jobq.errors import CorruptStore
-from jobq.stores.postgres import completing, slots, trimming
+from jobq.stores.postgres import completing, held, slots, trimming
 from jobq.stores.postgres.queries import SQL
 from jobq.stores.postgres.tx import PostgresTx
 from jobq.stores.relational import upkeep
@@ -28,9 +28,12 @@ class Todo(NamedTuple):
     queue: QueueName
 
 
-def todo(tx: PostgresTx) -> list[Todo]:
-    """The queues that need a tick, beginning after the one where the last tick stopped."""
+def todo(tx: PostgresTx, full: bool) -> list[Todo]:
+    """The queues that need a tick, beginning after the one where the last tick stopped.
+
+    `full`: read from the beginning, and not from the floors."""
     found = []
+    tx.full = full
     for row in tx.execute(SQL.upkeep["to_tick"], (tx.now, tx.now - METRICS_MS)).fetchall():
         queue = QueueRow.of(row[: len(QUEUE)])
         due, logged, ended, asleep = row[len(QUEUE) :]
@@ -43,16 +46,21 @@ def todo(tx: PostgresTx) -> list[Todo]:
             or _too_many(queue, ended)
         ) and tx.readable(queue):
             found.append(Todo(queue.qid, queue.qname))
+        if not due:
+            tx.nothing_left(queue.qid)
     return sorted(found, key=lambda each: each.qid <= tx.memory.ticked_qid)
 
 
-def tick_queue(tx: PostgresTx, name: QueueName, limit: int) -> int:
+def tick_queue(tx: PostgresTx, name: QueueName, limit: int, full: bool) -> int:
     """The part of a tick that concerns one queue. Returns how many steps it took."""
+    tx.full = full
     queue = tx.queue(name)
     if queue is None or not tx.readable(queue):
         return 0
     tx.memory.ticked_qid = queue.qid
     steps = upkeep.tick_queue(tx, queue, limit)
+    if steps < limit:
+        tx.nothing_left(queue.qid)
     if _held_before(queue, tx.now):
         queue.held_ms, queue.dirty = 0, True  # the queue is plain again
     if not queue.paused:
@@ -67,6 +75,7 @@ def tick_rest(tx: PostgresTx, limit: int) -> int:
     steps += completing.follow_up(tx)
     tx.sweep_calls(CALLS)
     slots.drop_kept(tx)
+    held.sweep(tx)
     return steps
 
 

@@ -7,18 +7,23 @@ first and then looks once more. So a job that is put meanwhile is found by one o
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import msgspec
 
 from jobq.core.records import QueueName
+from jobq.stores.postgres.floors import Range, as_columns
 from jobq.stores.postgres.link import Link
 from jobq.stores.postgres.memory import PostgresMemory
-from jobq.stores.postgres.queries import load
+from jobq.stores.postgres.queries import load, load_above
 from jobq.stores.postgres.tx import PostgresTx, is_plain
 from jobq.stores.relational.signals import DEPUTIES_MS, ended_topic, log_topic, noted_topic
 
 SQL = load("waking.sql")
+SQL_ABOVE = load_above("waking.sql")
+
+OVERDUE_MS = 10_000
+"""Milliseconds. A delayed job that was due longer ago wakes nobody: the next claim promotes it."""
 
 
 class Work(msgspec.Struct):
@@ -75,9 +80,16 @@ def of_request(tx: PostgresTx) -> tuple[list[Work], list[Happened]]:
 
 
 def send(
-    link: Link, memory: PostgresMemory, work: Iterable[Work], happened: Iterable[Happened]
+    link: Link,
+    now: int,
+    memory: PostgresMemory,
+    work: Iterable[Work],
+    happened: Iterable[Happened],
+    lines: Sequence[tuple[int, Range]] | None = None,
 ) -> None:
-    """Queue the statement that wakes and notifies. It belongs behind the commit and a Sync."""
+    """Queue the statement that wakes and notifies. It belongs behind the commit and a Sync.
+
+    `lines`: where jobs may wait, if the caller uses floors."""
     works, topics = list(work), list(happened)
     if not works and not topics:
         return
@@ -97,8 +109,18 @@ def send(
         [t.name for t in topics],
         str(first),
         str(second),
+        now - OVERDUE_MS,
     )
-    link.execute(SQL["wake"], parameters).quiet = True
+    if lines is None:
+        link.execute(SQL["wake"], parameters).quiet = True
+    else:
+        link.execute(SQL_ABOVE["wake"], (*parameters, *as_columns(lines))).quiet = True
+
+
+def lines(memory: PostgresMemory, work: Iterable[Work]) -> Sequence[tuple[int, Range]] | None:
+    """Where more jobs may wait, if the handle uses floors."""
+    more = [w.qid for w in work if w.more]
+    return memory.floors.ranges(more) if more and memory.floors.active else None
 
 
 def _deputies(memory: PostgresMemory, qid: int) -> bool:

@@ -110,6 +110,10 @@ class Dialect(ABC):
     def take_places(self, qid: int, n: int = 1) -> int:
         """Take n new places at the back of the queue. Returns the first of them."""
 
+    def front(self, job: Job) -> int:
+        """The place at which a job returns to the front of its priority: the one it had."""
+        return job.seq
+
     @abstractmethod
     def count(self, queue: QueueRow, state: int) -> int:
         """How many jobs of a queue are in a state, with the changes of this transaction."""

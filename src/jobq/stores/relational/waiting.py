@@ -35,7 +35,9 @@ def wait(
 
     A delayed job counts as due since its time came, any other job since now.
     """
-    if place != "front":
+    if place == "front":
+        job.seq = tx.front(job)
+    else:
         number = tx.take_places(job.qid)
         job.seq = -number if place == "first" else number
     if job.state != DELAYED or job.due_ms is None:

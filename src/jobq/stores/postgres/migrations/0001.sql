@@ -350,9 +350,14 @@ CREATE UNLOGGED TABLE sleepers (
     mailbox   text COLLATE "C" NOT NULL,
     slots     integer NOT NULL,
     since_ms  bigint NOT NULL,
+    -- The row is not deleted by whoever wakes the worker. While another transaction holds a
+    -- snapshot, each deleted row is a dead one that all later calls read past.
+    stays     boolean NOT NULL DEFAULT false,
     PRIMARY KEY (qid, worker)
 );
 CREATE INDEX sleepers_worker ON sleepers (worker);
+-- The last to fall asleep come first: calls do not read past the dead rows of earlier ones.
+CREATE INDEX sleepers_since ON sleepers (qid, since_ms);
 CREATE UNLOGGED TABLE listeners (
     topic     text COLLATE "C" NOT NULL,
     mailbox   text COLLATE "C" NOT NULL,
@@ -360,6 +365,14 @@ CREATE UNLOGGED TABLE listeners (
     PRIMARY KEY (topic, mailbox)
 );
 CREATE INDEX listeners_mailbox ON listeners (mailbox);
+
+-- What the leader has found out while another transaction holds a snapshot (held.py). Only ever
+-- inserted meanwhile; the newest row counts.
+CREATE TABLE looks (
+    made    timestamptz PRIMARY KEY DEFAULT clock_timestamp(),
+    blocks  jsonb NOT NULL                      -- [[qid, priority, block of places], …] where the
+                                                -- first jobs wait
+);
 
 CREATE TABLE offices (
     name      text COLLATE "C" PRIMARY KEY,

@@ -1,5 +1,6 @@
 -- Calls on plain queues, each in one statement and one round trip (fast.py). A statement whose
 -- assumptions do not hold divides by zero: it changes nothing, and the call goes the general way.
+-- The braces of queries.ABOVE are empty, or make an index scan begin at a floor (floors.py).
 
 -- name: plain_queues: queues whose jobs single statements may put, complete and claim
 SELECT q.tenant, q.name, q.qid
@@ -50,7 +51,7 @@ SELECT 1 / (
 
 -- name: exchange: complete jobs and claim others, or change nothing
 WITH wanted AS MATERIALIZED (
-    SELECT qid, ordinal FROM unnest($1::integer[]) WITH ORDINALITY AS wanted (qid, ordinal)
+    SELECT * FROM unnest($1::integer[]{floors_18}) WITH ORDINALITY AS wanted (qid{floor}, ordinal)
 ),
 outcomes AS MATERIALIZED (
     SELECT o.*, q.kept_ms
@@ -67,14 +68,7 @@ ended AS (
 ),
 -- By its address: the row is locked, so that it cannot move. A row that another transaction has
 -- changed since this statement began is not found there, and a later claim takes it.
-picked AS MATERIALIZED (
-    SELECT head.* FROM wanted CROSS JOIN LATERAL (
-        SELECT ctid AS at, due_ms FROM jobs_hot
-        WHERE qid = wanted.qid AND state = 2 AND key IS NULL AND (at_ms IS NULL OR at_ms > $6)
-        ORDER BY priority DESC, seq LIMIT $7 FOR UPDATE SKIP LOCKED
-    ) AS head
-    LIMIT $7
-),
+picked AS MATERIALIZED ({picked}),
 -- The clocks of two handles differ by a few milliseconds: no job starts before it was put.
 began AS MATERIALIZED (SELECT greatest($6, max(due_ms)) AS ms FROM picked),
 claimed AS (
@@ -115,7 +109,7 @@ logged_starts AS (
 -- A job that a transaction of its handler completes is locked and may outlive its lease.
 stalled AS MATERIALIZED (
     SELECT head.pk FROM wanted CROSS JOIN LATERAL (
-        SELECT pk FROM jobs_hot WHERE qid = wanted.qid AND state = 3 AND at_ms <= $6
+        SELECT pk FROM jobs_hot WHERE qid = wanted.qid AND state = 3 AND at_ms <= $6{since}
         ORDER BY at_ms LIMIT 1 FOR UPDATE SKIP LOCKED
     ) AS head
 ),
@@ -131,11 +125,11 @@ fits AS MATERIALIZED (
         )
         AND NOT EXISTS (
             SELECT 1 FROM wanted CROSS JOIN LATERAL (
-                SELECT 1 FROM jobs_hot WHERE qid = wanted.qid AND state = 0 AND at_ms <= $6
+                SELECT 1 FROM jobs_hot WHERE qid = wanted.qid AND state = 0 AND at_ms <= $6{since}
                 UNION ALL
-                SELECT 1 FROM jobs_hot WHERE qid = wanted.qid AND state = 2 AND at_ms <= $6
+                SELECT 1 FROM jobs_hot WHERE qid = wanted.qid AND state = 2 AND at_ms <= $6{since}
                 UNION ALL
-                SELECT 1 FROM jobs_hot WHERE qid = wanted.qid AND state = 1 AND at_ms <= $6
+                SELECT 1 FROM jobs_hot WHERE qid = wanted.qid AND state = 1 AND at_ms <= $6{since}
             ) AS due
         )
         AND NOT EXISTS (SELECT 1 FROM stalled)
@@ -151,7 +145,7 @@ SELECT min(at_ms) FROM unnest($1::integer[]) AS wanted (qid) CROSS JOIN LATERAL 
     (SELECT at_ms FROM jobs_hot WHERE qid = wanted.qid AND state = 0 AND at_ms > $2
      ORDER BY at_ms LIMIT 1)
     UNION ALL
-    (SELECT at_ms FROM jobs_hot WHERE qid = wanted.qid AND state = 3 AND at_ms > $2
+    (SELECT at_ms FROM jobs_hot WHERE qid = wanted.qid AND state = 3 AND at_ms > $2{no_leases}
      ORDER BY at_ms LIMIT 1)
     UNION ALL
     (SELECT at_ms FROM jobs_hot
@@ -160,10 +154,11 @@ SELECT min(at_ms) FROM unnest($1::integer[]) AS wanted (qid) CROSS JOIN LATERAL 
 ) AS times;
 
 -- name: fall_asleep: register a worker that found nothing in these queues
-INSERT INTO sleepers (qid, worker, mailbox, slots, since_ms)
-SELECT qid, $2, $3, $4, $5 FROM unnest($1::integer[]) AS queues (qid)
+INSERT INTO sleepers (qid, worker, mailbox, slots, since_ms, stays)
+SELECT qid, $2, $3, $4, $5, $6 FROM unnest($1::integer[]) AS queues (qid)
 ON CONFLICT (qid, worker) DO UPDATE
-SET mailbox = excluded.mailbox, slots = excluded.slots, since_ms = excluded.since_ms;
+SET mailbox = excluded.mailbox, slots = excluded.slots, since_ms = excluded.since_ms,
+    stays = excluded.stays;
 
 -- name: wake_up: delete the registrations of a worker that is awake
 DELETE FROM sleepers WHERE worker = $1;

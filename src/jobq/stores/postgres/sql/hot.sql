@@ -1,5 +1,6 @@
 -- Statements of the hot paths: put, claim and settle. Braces name column lists (columns.py).
 -- Waiting and active jobs are in jobs_hot, ended ones in jobs_ended.
+-- The braces of queries.ABOVE are empty, or make an index scan begin at a floor (floors.py).
 
 -- name: queue: a queue by name
 SELECT {queue} FROM queues WHERE tenant = $1 AND name = $2;
@@ -29,7 +30,7 @@ WHERE qid = $10;
 SELECT nextval('places');
 
 -- name: next_wait: when the next wait of a blocked job times out
-SELECT at_ms FROM jobs_hot WHERE qid = $1 AND state = 1 AND at_ms < 9007199254740992
+SELECT at_ms FROM jobs_hot WHERE qid = $1 AND state = 1 AND at_ms < 9007199254740992{since_2}
 ORDER BY at_ms LIMIT 1;
 
 -- An insert waits for a transaction that has changed or inserted a row with the same id. So rows that
@@ -150,35 +151,35 @@ SELECT {job} FROM jobs WHERE qid = $1 AND id = $2 FOR NO KEY UPDATE;
 UPDATE jobs SET {job_assigned} WHERE pk = {job_number};
 
 -- name: anything_due: whether the time of a delayed, active, waiting or blocked job has come
-SELECT EXISTS (SELECT 1 FROM jobs_hot WHERE qid = $1 AND state = 0 AND at_ms <= $2),
-       EXISTS (SELECT 1 FROM jobs_hot WHERE qid = $1 AND state = 3 AND at_ms <= $2),
-       EXISTS (SELECT 1 FROM jobs_hot WHERE qid = $1 AND state = 2 AND at_ms <= $2),
-       EXISTS (SELECT 1 FROM jobs_hot WHERE qid = $1 AND state = 1 AND at_ms <= $2);
+SELECT EXISTS (SELECT 1 FROM jobs_hot WHERE qid = $1 AND state = 0 AND at_ms <= $2{since_3}),
+       EXISTS (SELECT 1 FROM jobs_hot WHERE qid = $1 AND state = 3 AND at_ms <= $2{since_3}),
+       EXISTS (SELECT 1 FROM jobs_hot WHERE qid = $1 AND state = 2 AND at_ms <= $2{since_3}),
+       EXISTS (SELECT 1 FROM jobs_hot WHERE qid = $1 AND state = 1 AND at_ms <= $2{since_3});
 
 -- A job that a transaction of its handler completes is locked until that one ends. Upkeep skips it.
 
 -- name: due: delayed jobs whose time has come, in order
-SELECT {job} FROM jobs_hot WHERE qid = $1 AND state = 0 AND at_ms <= $2
+SELECT {job} FROM jobs_hot WHERE qid = $1 AND state = 0 AND at_ms <= $2{since_4}
 ORDER BY at_ms, pk LIMIT $3 FOR NO KEY UPDATE SKIP LOCKED;
 
 -- name: stalled: active jobs whose lease has expired
-SELECT {job} FROM jobs_hot WHERE qid = $1 AND state = 3 AND at_ms <= $2
+SELECT {job} FROM jobs_hot WHERE qid = $1 AND state = 3 AND at_ms <= $2{since_4}
 ORDER BY at_ms, pk LIMIT $3 FOR NO KEY UPDATE SKIP LOCKED;
 
 -- name: expired: waiting jobs whose ttl is over
-SELECT {job} FROM jobs_hot WHERE qid = $1 AND state = 2 AND at_ms <= $2
+SELECT {job} FROM jobs_hot WHERE qid = $1 AND state = 2 AND at_ms <= $2{since_4}
 ORDER BY at_ms, pk LIMIT $3 FOR NO KEY UPDATE SKIP LOCKED;
 
 -- name: overdue: blocked jobs whose wait has timed out
-SELECT {job} FROM jobs_hot WHERE qid = $1 AND state = 1 AND at_ms <= $2
+SELECT {job} FROM jobs_hot WHERE qid = $1 AND state = 1 AND at_ms <= $2{since_4}
 ORDER BY at_ms, pk LIMIT $3 FOR NO KEY UPDATE SKIP LOCKED;
 
 -- name: next_due: when the next delayed job is due
-SELECT at_ms FROM jobs_hot WHERE qid = $1 AND state = 0 AND at_ms IS NOT NULL
+SELECT at_ms FROM jobs_hot WHERE qid = $1 AND state = 0 AND at_ms IS NOT NULL{since_2}
 ORDER BY at_ms LIMIT 1;
 
 -- name: next_expiry: when the next lease expires
-SELECT at_ms FROM jobs_hot WHERE qid = $1 AND state = 3 AND at_ms IS NOT NULL
+SELECT at_ms FROM jobs_hot WHERE qid = $1 AND state = 3 AND at_ms IS NOT NULL{since_2}{no_leases}
 ORDER BY at_ms LIMIT 1;
 
 -- name: log: append an entry to the event log

@@ -3,7 +3,8 @@
 -- name: fall_asleep: register a worker that found nothing in a queue
 INSERT INTO sleepers (qid, worker, mailbox, slots, since_ms) VALUES ($1, $2, $3, $4, $5)
 ON CONFLICT (qid, worker) DO UPDATE
-SET mailbox = excluded.mailbox, slots = excluded.slots, since_ms = excluded.since_ms;
+SET mailbox = excluded.mailbox, slots = excluded.slots, since_ms = excluded.since_ms,
+    stays = excluded.stays;
 
 -- name: wake_up: delete the registrations of a worker that is awake
 DELETE FROM sleepers WHERE worker = $1;

@@ -1,4 +1,5 @@
 -- Upkeep by the clock, in bounded steps.
+-- The braces of queries.ABOVE are empty, or make an index scan begin at a floor (floors.py).
 
 -- name: queues: all queues
 SELECT {queue} FROM queues ORDER BY qid;
@@ -9,33 +10,39 @@ SELECT {queue} FROM queues ORDER BY qid;
 SELECT {queue},
     coalesce(least(
         -- `min` and not EXISTS, which the planner may turn into a scan of the whole table.
-        (SELECT min(at_ms) FROM jobs_hot j WHERE j.qid = q.qid AND state = 0),
-        (SELECT min(at_ms) FROM jobs_hot j WHERE j.qid = q.qid AND state = 1),
-        (SELECT min(at_ms) FROM jobs_hot j WHERE j.qid = q.qid AND state = 2),
-        (SELECT min(at_ms) FROM jobs_hot j WHERE j.qid = q.qid AND state = 3),
-        (SELECT min(at_ms) FROM jobs_ended j WHERE j.qid = q.qid AND state = 4 AND keep = 0),
-        (SELECT min(at_ms) FROM jobs_ended j WHERE j.qid = q.qid AND state = 4 AND keep = 1),
-        (SELECT min(at_ms) FROM jobs_ended j WHERE j.qid = q.qid AND state = 5 AND keep = 0),
-        (SELECT min(at_ms) FROM jobs_ended j WHERE j.qid = q.qid AND state = 5 AND keep = 1),
-        (SELECT min(at_ms) FROM jobs_ended j WHERE j.qid = q.qid AND state = 6 AND keep = 0),
-        (SELECT min(at_ms) FROM jobs_ended j WHERE j.qid = q.qid AND state = 6 AND keep = 1)
+        (SELECT min(at_ms) FROM jobs_hot j WHERE j.qid = q.qid AND state = 0{since_f}),
+        (SELECT min(at_ms) FROM jobs_hot j WHERE j.qid = q.qid AND state = 1{since_f}),
+        (SELECT min(at_ms) FROM jobs_hot j WHERE j.qid = q.qid AND state = 2{since_f}),
+        (SELECT min(at_ms) FROM jobs_hot j WHERE j.qid = q.qid AND state = 3{since_f}),
+        (SELECT min(at_ms) FROM jobs_ended j
+         WHERE j.qid = q.qid AND state = 4 AND keep = 0{ended_f}),
+        (SELECT min(at_ms) FROM jobs_ended j
+         WHERE j.qid = q.qid AND state = 4 AND keep = 1{ended_f}),
+        (SELECT min(at_ms) FROM jobs_ended j
+         WHERE j.qid = q.qid AND state = 5 AND keep = 0{ended_f}),
+        (SELECT min(at_ms) FROM jobs_ended j
+         WHERE j.qid = q.qid AND state = 5 AND keep = 1{ended_f}),
+        (SELECT min(at_ms) FROM jobs_ended j
+         WHERE j.qid = q.qid AND state = 6 AND keep = 0{ended_f}),
+        (SELECT min(at_ms) FROM jobs_ended j
+         WHERE j.qid = q.qid AND state = 6 AND keep = 1{ended_f})
     ) <= $1, false)
         OR coalesce((SELECT min(minute) FROM minutes m WHERE m.qid = q.qid) < $2, false),
     CASE WHEN c.pos > c.dropped THEN c.logged ELSE 0 END,
     greatest(n_completed, n_failed, n_cancelled),
     (SELECT min(worker) FROM sleepers s WHERE s.qid = q.qid) IS NOT NULL AND (
-        (SELECT max(priority) FROM jobs_hot j WHERE j.qid = q.qid AND state = 2 AND key IS NULL)
-            IS NOT NULL
+        (SELECT max(priority) FROM jobs_hot j
+         WHERE j.qid = q.qid AND state = 2 AND key IS NULL{no_waiting}) IS NOT NULL
         OR (SELECT min(turn) FROM keys k WHERE k.qid = q.qid AND ready = 1) IS NOT NULL
     )
-FROM queues q JOIN counts c USING (qid) ORDER BY qid;
+FROM queues q JOIN counts c USING (qid){floors_3} ORDER BY qid;
 
 -- name: unfollowed: jobs that a transaction of their handler completed, and that no worker settled
 SELECT {job} FROM jobs_ended WHERE flags & 1024 <> 0 AND finished_ms <= $1
 ORDER BY finished_ms LIMIT $2 FOR NO KEY UPDATE SKIP LOCKED;
 
 -- name: past_retention: ended jobs whose retention is over, in order
-SELECT pk, flags FROM jobs_ended WHERE qid = $1 AND state = $2 AND keep = $3 AND at_ms <= $4
+SELECT pk, flags FROM jobs_ended WHERE qid = $1 AND state = $2 AND keep = $3 AND at_ms <= $4{since_6}
 ORDER BY at_ms, pk LIMIT $5;
 
 -- name: beyond_count: ended jobs beyond the newest ones that are kept, in the order of their expiry

@@ -1,28 +1,31 @@
 -- What a call does after its commit: it wakes sleeping workers and notifies listeners.
+-- The braces of queries.ABOVE are empty, or make an index scan begin at a floor (floors.py).
 
 -- name: wake: wake workers and notify listeners, by one notification for each mailbox
+-- $15 is a little before now. Delayed jobs that were due before are promoted by any claim, and
+-- sleepers that have not looked for long are dead.
 WITH work AS MATERIALIZED (
     SELECT w.qid, w.tenant, w.queue, w.deputies,
         -- The sleeper that knows when the next job is due may be busy then: one more must know.
         w.n + coalesce((
-            SELECT 1 FROM jobs_hot j WHERE j.qid = w.qid AND j.state = 0 AND j.at_ms IS NOT NULL
+            SELECT 1 FROM jobs_hot j WHERE j.qid = w.qid AND j.state = 0 AND j.at_ms >= $15
             ORDER BY at_ms LIMIT 1
         ), 0) AS n
     FROM unnest(
         $1::integer[], $2::integer[], $3::bigint[], $4::text[], $5::text[], $6::boolean[],
         $7::boolean[]
     ) AS w (qid, n, due_ms, tenant, queue, deputies, more)
-    WHERE EXISTS (SELECT 1 FROM sleepers s WHERE s.qid = w.qid)
+    WHERE 1 = (
+        SELECT 1 FROM sleepers s WHERE s.qid = w.qid AND s.since_ms >= $15 - {sleep_ms}
+        ORDER BY since_ms DESC LIMIT 1
+    )
     -- A job that is delayed matters to a sleeper only if it is the next one due.
     AND (w.due_ms IS NULL OR w.due_ms <= (
-        SELECT at_ms FROM jobs_hot j WHERE j.qid = w.qid AND j.state = 0 AND j.at_ms IS NOT NULL
+        SELECT at_ms FROM jobs_hot j WHERE j.qid = w.qid AND j.state = 0 AND j.at_ms >= $15
         ORDER BY at_ms LIMIT 1
     ))
     -- Not EXISTS: for that the server may read all waiting jobs into a hash table.
-    AND (NOT w.more OR 1 = (
-        SELECT 1 FROM jobs_hot j WHERE j.qid = w.qid AND j.state = 2 AND j.key IS NULL
-        ORDER BY priority DESC, seq LIMIT 1
-    ))
+    AND (NOT w.more OR 1 = ({more_waits}))
 ),
 near AS MATERIALIZED (
     SELECT w.*, s.worker, s.mailbox,
@@ -30,7 +33,7 @@ near AS MATERIALIZED (
             AS slots_before
     FROM work w CROSS JOIN LATERAL (
         SELECT worker, mailbox, slots, since_ms FROM sleepers
-        WHERE qid = w.qid AND left(mailbox, 1) <> '-'
+        WHERE qid = w.qid AND since_ms >= $15 - {sleep_ms} AND left(mailbox, 1) <> '-'
         ORDER BY since_ms DESC LIMIT least(w.n, 64) + 2 FOR UPDATE SKIP LOCKED
     ) AS s
 ),
@@ -41,7 +44,8 @@ all_of_them AS MATERIALIZED (
     FOR UPDATE SKIP LOCKED
 ),
 awake AS (
-    DELETE FROM sleepers s USING all_of_them a WHERE (s.qid, s.worker) = (a.qid, a.worker)
+    DELETE FROM sleepers s USING all_of_them a
+    WHERE (s.qid, s.worker) = (a.qid, a.worker) AND NOT s.stays
 ),
 deputies AS (
     SELECT *, row_number() OVER (PARTITION BY qid ORDER BY slots_before) AS place

@@ -1,0 +1,255 @@
+"""Where claims begin to read while somebody holds a snapshot open.
+
+A claimed job leaves an entry in the indexes of its old state. Usually the next claim that reads
+past such an entry marks it as dead. While another transaction holds a snapshot, the entry may still
+be needed, so every claim reads past all of them, and becomes slower with every job. Therefore a
+handle then remembers a floor for each index, and its claims begin there.
+
+A floor is safe because two looks, LAG_S apart, have found nothing below it. A job can still appear
+below a floor: by a transaction that commits late, or one that locks the job for long and is rolled
+back. The leader looks for such jobs from the very beginning, and all handles also read the parts
+where it has found some (held.py). Jobs that come back to the front of their queue get a place above
+the floors (`PostgresTx.front`).
+
+Without such a snapshot there are no floors, and every claim reads from the beginning.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from jobq.core.records import MAX_PRIORITY
+
+LAG_S = 1.0
+"""Seconds between two looks that make a floor. Calls of jobq take milliseconds, so a job that the
+first look could not see yet is seen by the second. A claim reads past the dead entries of up to
+twice this time."""
+MOST = 16
+"""Priorities of a queue that have floors of their own. The others share one."""
+BLOCK = 20
+"""A transaction takes 2^20 places at once (`places` in 0001.sql)."""
+FIRST, LAST = -(2**62), 2**62
+"""Before and behind all places."""
+
+
+class Mark:
+    """The floor of one index: two looks have found nothing below it."""
+
+    __slots__ = ("_next", "_seen", "floor")
+
+    def __init__(self, floor: int = FIRST) -> None:
+        self.floor = floor
+        self._next: int | None = None
+        self._seen = 0.0
+
+    def saw(self, value: int, began: float, ended: float) -> None:
+        """A look between these times has found nothing from the floor to `value`."""
+        if value < self.floor:
+            return  # a job that was found below the floor
+        if self._next is None or value < self._next:
+            self._next, self._seen = value, ended
+        elif began - self._seen >= LAG_S:
+            self.floor = self._next
+            self._next, self._seen = value, ended
+
+    def lower(self, floor: int) -> None:
+        """Begin at this value, or lower."""
+        self.floor, self._next = min(self.floor, floor), None
+
+
+class Range(NamedTuple):
+    """A part of the index of waiting jobs."""
+
+    high: int  # priority
+    low: int
+    since: int  # place
+    until: int
+
+
+EVERYTHING = Range(MAX_PRIORITY, 0, FIRST, LAST)
+
+
+def as_columns(lines: Sequence[tuple[int, Range]]) -> tuple[Sequence[int], ...]:
+    """Ranges as the parameters of a statement."""
+    if not lines:
+        return [], [], [], [], []
+    return tuple(zip(*((qid, *each) for qid, each in lines), strict=True))
+
+
+class Block(NamedTuple):
+    """A job waits here: the priority, and the number of the block of its place."""
+
+    priority: int
+    block: int
+
+
+class Line:
+    """The floors of one queue's waiting jobs."""
+
+    def __init__(self) -> None:
+        self.known: dict[int, Mark] = {}  # by priority
+        self.rest = Mark()  # of all other priorities
+        self.lifo = Mark(0)  # lifo jobs have negative places: new ones are below the negated floor
+
+    def ranges(self, blocks: Sequence[Block] = ()) -> list[Range]:
+        """What a claim has to read, in the order of the queue. `blocks` are read in any case."""
+        if not self.known and self.rest.floor == FIRST:
+            return [EVERYTHING]
+        found: list[Range] = []
+        high = MAX_PRIORITY
+        for priority in sorted(self.known, reverse=True):
+            if priority < high:
+                found += self._between(high, priority + 1, self.rest.floor, blocks)
+            found += self._between(priority, priority, self.known[priority].floor, blocks)
+            high = priority - 1
+        if high >= 0:
+            found += self._between(high, 0, self.rest.floor, blocks)
+        return found
+
+    def _between(self, high: int, low: int, floor: int, blocks: Sequence[Block]) -> list[Range]:
+        if floor == FIRST:
+            return [Range(high, low, FIRST, LAST)]
+        newest = -self.lifo.floor
+        found = [Range(high, low, FIRST, newest)]
+        for priority, block in blocks:
+            since = max(block << BLOCK, newest + 1)
+            until = min(((block + 1) << BLOCK) - 1, floor - 1)
+            if low <= priority <= high and since <= until:
+                found.append(Range(priority, priority, since, until))
+        return [*found, Range(high, low, max(floor, newest + 1), LAST)]
+
+    def claimed(
+        self,
+        jobs: Sequence[tuple[int, int]],
+        *,
+        full: bool,
+        place: int,
+        began: float,
+        ended: float,
+    ) -> None:
+        """A claim has read the ranges and got these jobs: priority and place, in order.
+
+        `full`: it stopped behind the last one. `place`: no transaction that begins after the claim
+        gets a lower one."""
+        if full:
+            last, seq = jobs[-1]
+            for priority, mark in self.known.items():
+                if priority >= last:
+                    mark.saw(place if priority > last else min(seq, place), began, ended)
+        else:
+            for mark in (*self.known.values(), self.rest, self.lifo):
+                mark.saw(place, began, ended)
+        for priority, _ in jobs:
+            if priority not in self.known:
+                self.known[priority] = Mark(self.rest.floor)
+        while len(self.known) > MOST:
+            self.rest.lower(self.known.pop(next(iter(self.known))).floor)
+
+
+class Floors:
+    """The floors of a handle. Its lanes share them."""
+
+    def __init__(self) -> None:
+        self.next_look = 0.0
+        """When the handle asks again whether to use floors (monotonic clock)."""
+        self._until = 0.0
+        self._lock = threading.Lock()
+        self._lines: dict[int, Line] = {}  # by qid
+        self._due: dict[int, Mark] = {}  # by qid: nothing is due by the clock before this time
+        self._past: dict[int, Mark] = {}  # by qid: no retention has ended before this time
+        self._blocks: Mapping[int, Sequence[Block]] = {}
+
+    @property
+    def active(self) -> bool:
+        """Whether somebody holds a snapshot open, so that claims use floors."""
+        return time.monotonic() < self._until
+
+    def start(self, blocks: Mapping[int, Sequence[Block]], seconds: float) -> None:
+        """Use floors for so long. Jobs wait in these blocks of queues, perhaps below a floor."""
+        with self._lock:
+            if not self.active:
+                self._forget()
+            self._until, self._blocks = time.monotonic() + seconds, blocks
+
+    def stop(self) -> None:
+        """Use no floors."""
+        with self._lock:
+            self._forget()
+            self._until = 0.0
+
+    def _forget(self) -> None:
+        """Nobody looks below the floors while they are not used, so they are not kept."""
+        self._blocks = {}
+        self._lines.clear()
+        self._due.clear()
+        self._past.clear()
+
+    def ranges(self, qids: Iterable[int]) -> list[tuple[int, Range]]:
+        """What claims from these queues have to read, in order."""
+        with self._lock:
+            return [
+                (qid, each)
+                for qid in qids
+                for each in (
+                    self._lines[qid].ranges(self._blocks.get(qid, ()))
+                    if qid in self._lines
+                    else (EVERYTHING,)
+                )
+            ]
+
+    def place(self, qid: int, priority: int) -> int:
+        """The floor of a priority of a queue."""
+        with self._lock:
+            line = self._lines.get(qid)
+            if line is None:
+                return FIRST
+            return line.known.get(priority, line.rest).floor
+
+    def due(self, qid: int) -> int:
+        """No job of the queue is due by the clock before this time, in milliseconds."""
+        with self._lock:
+            return self._due[qid].floor if qid in self._due else 0
+
+    def past(self, qid: int) -> int:
+        """The same for the retention of ended jobs."""
+        with self._lock:
+            return self._past[qid].floor if qid in self._past else 0
+
+    def times(self) -> tuple[list[int], list[int], list[int]]:
+        """Queues, and both times of each."""
+        with self._lock:
+            qids = list({**self._due, **self._past})
+            none = Mark(0)
+            due = [self._due.get(qid, none).floor for qid in qids]
+            return qids, due, [self._past.get(qid, none).floor for qid in qids]
+
+    def claimed(
+        self,
+        qid: int,
+        jobs: Sequence[tuple[int, int]],
+        *,
+        full: bool,
+        place: int,
+        began: float,
+        ended: float,
+    ) -> None:
+        """See Line.claimed."""
+        with self._lock:
+            if self.active:
+                line = self._lines.setdefault(qid, Line())
+                line.claimed(jobs, full=full, place=place, began=began, ended=ended)
+
+    def nothing_due(self, qid: int, now: int, began: float, ended: float) -> None:
+        """A look has found no job of the queue that is due at this time of the store, or before."""
+        with self._lock:
+            if self.active:
+                self._due.setdefault(qid, Mark(0)).saw(now, began, ended)
+
+    def nothing_past(self, qid: int, now: int, began: float, ended: float) -> None:
+        """The same for the retention of ended jobs."""
+        with self._lock:
+            if self.active:
+                self._past.setdefault(qid, Mark(0)).saw(now, began, ended)
