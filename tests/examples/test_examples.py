@@ -12,7 +12,11 @@ from textwrap import dedent, indent
 import pytest
 
 ROOT = Path(__file__).parents[2]
-EXAMPLES = sorted((ROOT / "examples").glob("*.py"))  # tests/cli runs the demo
+EXAMPLES = [  # tests/cli runs the demo, tests/web the applications
+    path
+    for folder in ("examples", "examples/coming_from")
+    for path in sorted((ROOT / folder).glob("*.py"))
+]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 EXCERPT = re.compile(
     r'^```python title="(?P<file>[^"]+)"\n(?P<code>.*?)^```$', re.MULTILINE | re.DOTALL

@@ -14,6 +14,7 @@ from typing import Any, Literal, TypedDict
 
 from jobq.api.aliases import Upgrader
 from jobq.api.job import Job
+from jobq.api.sync.job import SyncJob
 from jobq.core import checks
 from jobq.core.checks import Seconds, shown
 from jobq.core.deprecated import warn_renamed
@@ -41,7 +42,7 @@ class JobOptions(TypedDict, total=False):
     timeout: Seconds | None
     ttl: Seconds | None
     result_ttl: Seconds
-    after: Sequence[Job[Any]]
+    after: Sequence[Job[Any] | SyncJob[Any]]
     unique: Unique | bool
     cost: int
     key: str
