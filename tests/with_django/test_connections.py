@@ -53,6 +53,18 @@ def test_an_async_handler_uses_the_database(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @pytest.mark.usefixtures("database")
+def test_a_child_process_sets_django_up_before_it_imports_the_task() -> None:
+    Order.objects.create(name="one")
+    with jobs.heavy.sync:
+        worker = Worker(jobs.heavy, pool=1)
+        sync.run(worker.__aenter__())
+        try:
+            assert jobs.count_apart.sync.enqueue().result(timeout=60) == 1
+        finally:
+            sync.run(worker.stop())
+
+
+@pytest.mark.usefixtures("database")
 def test_a_broken_connection_is_replaced_before_the_job() -> None:
     Order.objects.count()
     connection.connection.close()

@@ -60,6 +60,7 @@ class QueueContext:
         self.surrounding: Callable[[], Surrounding | None] = transaction.current
         # What an integration puts around each handler, in the thread or task that runs it.
         self.wrap: Callable[[Callable[..., Any]], Callable[..., Any]] | None = None
+        self.framework: str | None = None  # a module that prepares child processes for the tasks
 
     @property
     def url(self) -> str:
@@ -111,6 +112,7 @@ class QueueContext:
                 f"give {_location(handler.fn)} a different name="
             )
         handler.middleware = self.middleware
+        handler.framework = self.framework
         if self.wrap is not None and handler.executor != "command":
             handler.fn = self.wrap(handler.fn)
         self.tasks[handler.name] = handler

@@ -22,6 +22,7 @@ class TaskHandler:
     that live in worker code."""
 
     batch: BatchSize | None = None
+    framework: str | None = None  # a module that child processes import before the task's
     middleware: Sequence[Any] = ()  # around each run; set by the queue
 
     def __init__(

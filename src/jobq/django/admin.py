@@ -10,8 +10,6 @@ from django.core.exceptions import PermissionDenied
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from django.template.response import TemplateResponse
 from django.urls import path, reverse
-from django.utils.decorators import method_decorator
-from django.views.decorators.csrf import csrf_protect
 
 from jobq.core.checks import as_actor
 from jobq.core.states import State
@@ -42,7 +40,6 @@ class JobAdmin(admin.ModelAdmin):
         """Retention removes jobs."""
         return False
 
-    @method_decorator(csrf_protect)
     def changelist_view(self, request: HttpRequest, extra_context: Any = None) -> HttpResponse:
         """The list of jobs. A POST reruns or cancels the jobs that are ticked."""
         self._check_may_view(request)
@@ -66,7 +63,6 @@ class JobAdmin(admin.ModelAdmin):
             previous=_query(filters._replace(page=filters.page - 1)) if filters.page else None,
         )
 
-    @method_decorator(csrf_protect)
     def job_view(self, request: HttpRequest) -> HttpResponse:
         """One job. A POST reruns or cancels it."""
         self._check_may_view(request)

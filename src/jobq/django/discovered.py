@@ -6,14 +6,9 @@ DJANGO_SETTINGS_MODULE, `jq-worker jobq.django.discovered` does the same.
 
 from __future__ import annotations
 
-import django
-from django.apps import apps
-
+from jobq.django import ready as ready  # sets Django up
 from jobq.django.queues_to_work_on import queues_to_work_on
 from jobq.errors import ConfigError
-
-if not apps.ready:  # jq-worker has imported it; manage.py does this itself
-    django.setup()
 
 found = queues_to_work_on()
 if not found:

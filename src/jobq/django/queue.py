@@ -51,6 +51,7 @@ class Queue(PlainQueue):
         self._database = database
         self._context.surrounding = self._surrounding
         self._context.wrap = with_connections
+        self._context.framework = "jobq.django.ready"
         if self._is_listed:
             _queues.add(self)
 

@@ -44,12 +44,15 @@ class Callee(Protocol):
 
 
 class Address(NamedTuple):
-    """Where a task is defined: the module and name of its function, the task and its queue."""
+    """Where a task is defined: the module and name of its function, the task and its queue.
+
+    `framework` is a module to import before, which prepares a process for the others."""
 
     module: str
     function: str
     task: str
     queue: str
+    framework: str | None = None
 
     def __str__(self) -> str:
         return f"task {self.task} of queue {self.queue} ({self.module}.{self.function})"
@@ -85,7 +88,7 @@ def address_of(handler: Callee, queue: str) -> Address:
             f"{where}: executor='process' needs a function that child processes can import, "
             f"and {function} has no module or name: wrap it in a `def` of a module"
         )
-    return Address(module, function, handler.name, queue)
+    return Address(module, function, handler.name, queue, getattr(handler, "framework", None))
 
 
 def add(handler: Callee, queue: str, move: Callable[[str], None]) -> None:
@@ -105,6 +108,8 @@ def use_stores(urls: Mapping[str, str]) -> None:
 def find(address: Address) -> Callee:
     """Import the module of a task and return its handler. ConfigError if there is none."""
     try:
+        if address.framework is not None:
+            importlib.import_module(address.framework)
         importlib.import_module(address.module)
     except Exception as error:
         raise ConfigError(

@@ -33,6 +33,15 @@ async def acount() -> int:
     return found
 
 
+heavy = Queue("heavy", executor="process")
+
+
+@heavy.task
+def count_apart() -> int:
+    """Use the database in a child process."""
+    return int(Order.objects.count())
+
+
 @orders.task(retry=0)
 def break_off() -> None:
     """Fail inside a transaction."""

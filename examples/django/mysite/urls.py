@@ -1,0 +1,13 @@
+"""The pages of the example."""
+
+from __future__ import annotations
+
+from django.contrib import admin
+from django.urls import path
+from orders import views
+
+urlpatterns = [
+    path("admin/", admin.site.urls),
+    path("orders/", views.place_order),
+    path("receipts/<str:job>/", views.receipt),
+]
