@@ -23,8 +23,11 @@ DIST = ROOT / "dist"
 
 NEEDS_AN_EXTRA = {
     "jobq.django": {"django", "asgiref"},
+    "jobq.otel": {"opentelemetry"},
     "jobq.pipeline": {"pyspark", "py4j", "pyarrow", "pandas"},
+    "jobq.prometheus": {"prometheus_client"},
     "jobq.relay.kafka": {"confluent_kafka"},
+    "jobq.sentry": {"sentry_sdk"},
     "jobq.stores.conformance": {"pytest", "hypothesis"},
     "jobq.stores.valkey": {"hiredis"},
 }

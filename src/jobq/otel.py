@@ -18,6 +18,13 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+try:
+    import opentelemetry.trace  # noqa: F401 - only whether it is there
+except ModuleNotFoundError as error:
+    raise ModuleNotFoundError(
+        "jobq.otel needs the package opentelemetry-api: pip install 'jobq[otel]'", name=error.name
+    ) from None
+
 from opentelemetry import metrics, propagate, trace
 from opentelemetry.context import Context
 from opentelemetry.metrics import MeterProvider

@@ -11,8 +11,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, get_args
 from weakref import WeakKeyDictionary
+
+try:
+    import prometheus_client  # noqa: F401 - only whether it is there
+except ModuleNotFoundError as error:
+    raise ModuleNotFoundError(
+        "jobq.prometheus needs the package prometheus_client: pip install 'jobq[prometheus]'",
+        name=error.name,
+    ) from None
 
 from prometheus_client import (
     CONTENT_TYPE_LATEST,
@@ -27,7 +35,7 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from jobq.api.current import CurrentJob
-from jobq.api.ending import OncePerRun, endings_of
+from jobq.api.ending import Ended, OncePerRun, Outcome, endings_of
 from jobq.api.enqueue_middleware import EnqueueNext, EnqueueRequest
 from jobq.api.job import Job
 from jobq.api.middleware import CallNext
@@ -59,23 +67,23 @@ class Metrics:
 
     async def run(self, job: CurrentJob, call_next: CallNext) -> object:
         """Count a run, and measure how long it takes."""
-        families, labels = self._families, (job.tenant, job.queue, job.name)
+        families = self._families
         if not families.once.enter(job):
             return await call_next(job)
-        active, jobs = families.active.labels(*labels), len(job.batch) or 1
-        active.inc(jobs)
+        of_task, jobs = families.of_task(job), len(job.batch) or 1
+        of_task.active.inc(jobs)
         start = time.perf_counter()
         try:
             result = await call_next(job)
         except BaseException as error:
-            self._ended(job, labels, error=error)
+            of_task.count(endings_of(job, error=error))
             raise
         else:
-            self._ended(job, labels, result=result)
+            of_task.count(endings_of(job, result=result))
             return result
         finally:
-            active.dec(jobs)
-            families.seconds.labels(*labels).observe(time.perf_counter() - start)
+            of_task.active.dec(jobs)
+            of_task.seconds.observe(time.perf_counter() - start)
 
     async def enqueue(self, request: EnqueueRequest, call_next: EnqueueNext) -> Job[Any]:
         """Count a job that was enqueued. The jobs of schedules are not counted: workers make
@@ -89,16 +97,13 @@ class Metrics:
         """Count that a schedule made no job although it was due: `Worker(on_missed=…)`."""
         self._families.missed.labels(time.tenant, time.queue, time.schedule).inc()
 
-    def _ended(self, job: CurrentJob, labels: Sequence[str], **end: Any) -> None:
-        for ended in endings_of(job, **end):
-            self._families.runs.labels(*labels, ended.ending.outcome).inc()
-
 
 class _Families:
     """The metrics in one registry."""
 
     def __init__(self, registry: CollectorRegistry, buckets: Sequence[float]) -> None:
         self.once = OncePerRun("jobq_counted")
+        self._of_tasks: dict[tuple[str, str, str], _OfTask] = {}
         self.enqueued = Counter(
             "jobq_enqueued_total", "Jobs that this process enqueued.", _TASK, registry=registry
         )
@@ -129,6 +134,28 @@ class _Families:
             (*_QUEUE, "schedule"),
             registry=registry,
         )
+
+    def of_task(self, job: CurrentJob) -> _OfTask:
+        labels = (job.tenant, job.queue, job.name)
+        found = self._of_tasks.get(labels)
+        if found is None:
+            found = self._of_tasks[labels] = _OfTask(self, labels)
+        return found
+
+
+class _OfTask:
+    """The metrics of one task. Looking up labels costs more than counting, so it is done once."""
+
+    def __init__(self, families: _Families, labels: tuple[str, str, str]) -> None:
+        self.active = families.active.labels(*labels)
+        self.seconds = families.seconds.labels(*labels)
+        self._runs = {
+            outcome: families.runs.labels(*labels, outcome) for outcome in get_args(Outcome)
+        }
+
+    def count(self, endings: Sequence[Ended]) -> None:
+        for ended in endings:
+            self._runs[ended.ending.outcome].inc()
 
 
 _known: WeakKeyDictionary[CollectorRegistry, _Families] = WeakKeyDictionary()

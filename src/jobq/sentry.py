@@ -20,7 +20,13 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 from uuid import NAMESPACE_URL, uuid5
 
-import sentry_sdk
+try:
+    import sentry_sdk
+except ModuleNotFoundError as error:
+    raise ModuleNotFoundError(
+        "jobq.sentry needs the package sentry_sdk: pip install 'jobq[sentry]'", name=error.name
+    ) from None
+
 from sentry_sdk.consts import OP
 from sentry_sdk.crons import MonitorStatus, capture_checkin
 from sentry_sdk.scope import add_global_event_processor

@@ -60,6 +60,9 @@ def test_every_command_starts_without_extras(module: str, arguments: list[str]) 
         ("from jobq.stores import open_store; open_store('valkey://localhost')", "jobq[valkey]"),
         ("from jobq.pipeline.cli import main; main(['run', '--lake', 'x'])", "jobq[spark]"),
         ("from jobq.pipeline.cli import main; main(['run', '--no-such-option'])", "jobq[spark]"),
+        ("import jobq.otel", "jobq[otel]"),
+        ("import jobq.prometheus", "jobq[prometheus]"),
+        ("import jobq.sentry", "jobq[sentry]"),
         ("from jobq.relay.targets import open_target; open_target('kafka://a/b')", "jobq[kafka]"),
     ],
 )

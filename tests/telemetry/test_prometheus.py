@@ -43,7 +43,7 @@ class Counted:
             sample.labels["outcome"]: sample.value
             for family in self.registry.collect()
             for sample in family.samples
-            if sample.name == "jobq_runs_total" and sample.labels["task"] == task
+            if sample.name == "jobq_runs_total" and sample.labels["task"] == task and sample.value
         }
 
 
@@ -98,6 +98,8 @@ async def test_a_running_job_is_active_also_in_a_thread(queue: Queue, counted: C
     async with Worker(queue):
         assert await (await send.enqueue()).result(timeout=10) == 1
     assert counted("jobq_runs_active", task="send") == 0
+    # From 0 on: an alert on the increase must see the first failure.
+    assert counted("jobq_runs_total", task="send", outcome="failed") == 0
 
 
 async def test_a_timeout_counts_as_a_failure(queue: Queue, counted: Counted) -> None:
