@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
-from jobq.cli.app import chosen, load
+from jobq.cli.app import chosen, load, load_function, parse_weights
 from jobq.cli.worker import main
 from jobq.errors import ConfigError
 
@@ -63,9 +65,48 @@ def test_queues_of_the_app_can_be_selected_by_name() -> None:
         chosen(queues, ["email"])
 
 
+def test_all_modules_of_a_package_are_imported_but_not_its_tests() -> None:
+    queues = load(["storeapp"])
+    assert {queue.name: sorted(queue.tasks) for queue in queues} == {
+        "orders": ["charge", "ship"],
+        "mails": ["mail"],
+    }
+
+
+def test_only_the_listed_modules_are_imported_if_some_are_listed() -> None:
+    command = (
+        "from jobq.cli.app import load; queues = load(['storeapp'], ['storeapp.shipping']); "
+        "print({queue.name: sorted(queue.tasks) for queue in queues})"
+    )
+    found = subprocess.run(
+        [sys.executable, "-c", command], capture_output=True, text=True, check=True, timeout=60
+    )
+    assert found.stdout.strip() == "{'orders': ['ship']}"
+
+
+def test_weights_are_part_of_the_names_of_queues() -> None:
+    assert parse_weights(["billing=3,emails", "late=2"]) == (
+        ["billing", "emails", "late"],
+        {"billing": 3, "late": 2},
+    )
+    with pytest.raises(ConfigError, match="the weight 'high' is not a number"):
+        parse_weights(["billing=high"])
+
+
+def test_lifespan_and_middleware_are_functions_of_a_module() -> None:
+    assert load_function("storeapp.hooks:lifespan", "--lifespan").__name__ == "lifespan"
+    with pytest.raises(ConfigError, match="--lifespan 'storeapp' must look like module:function"):
+        load_function("storeapp", "--lifespan")
+    with pytest.raises(ConfigError, match="has no 'nothing'"):
+        load_function("storeapp.hooks:nothing", "--lifespan")
+
+
 @pytest.mark.parametrize(
     ("args", "said"),
     [
+        (["--app", "shopapp", "--queues", "shop=0", "--url", "memory://x"], "the weight of shop=0"),
+        (["--app", "shopapp", "--import", "nowhere"], "--import nowhere: no module 'nowhere'"),
+        (["--app", "shopapp", "--middleware", "nowhere:x"], "no module 'nowhere'"),
         ([], "give one as MODULE:QUEUE"),
         # The store cannot be opened: a worker that starts by mistake fails instead of running on.
         (["--app", "idleapp", "--url", "nonsense"], "no tasks in first, second"),
@@ -92,7 +133,7 @@ def test_a_config_file_with_an_unknown_option_is_refused(tmp_path: Path) -> None
 def test_the_app_can_be_given_with_or_without_the_option(monkeypatch: pytest.MonkeyPatch) -> None:
     given: list[list[str]] = []
 
-    def load(specs: tuple[str, ...]) -> list[object]:
+    def load(specs: tuple[str, ...], modules: list[str]) -> list[object]:
         given.append(list(specs))
         raise ConfigError("stop here")
 

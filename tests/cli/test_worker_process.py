@@ -315,3 +315,19 @@ def test_a_worker_waits_no_longer_than_the_option_allows(
     assert worker.returncode == 1, output
     assert output.splitlines()[-1].startswith("Error: no reply from")
     assert "Traceback" not in output
+
+
+def test_a_worker_of_a_package_runs_its_queues_with_lifespan_and_middleware(
+    ctl: Ctl, start_worker: Start
+) -> None:
+    ctl("job", "submit", "-q", "mails", "mail", "--arg", "to=you", "--id", "m1")
+    ctl("job", "submit", "-q", "orders", "ship", "--arg", "order=7", "--id", "o1")
+    options = ["--queues", "orders=2,mails", "--lifespan", "storeapp.hooks:lifespan"]
+    worker = start_worker(*options, "--middleware", "storeapp.hooks:prints", app="storeapp")
+    read_until(worker, "with value returned")
+    read_until(worker, "with value returned")
+    worker.send_signal(signal.SIGTERM)
+    output, _ = worker.communicate(timeout=30)
+    assert worker.returncode == 0, output
+    assert "the lifespan ends" in output
+    assert ctl.json("job", "status", "-q", "orders", "o1")["result"] == "shipped 7"

@@ -8,6 +8,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
+from types import MappingProxyType
 from typing import Any, Self
 
 from jobq.api import info
@@ -40,6 +41,7 @@ class QueueContext:
         max_payload: int,
         task_defaults: Mapping[str, Any],
         *,
+        call_defaults: Mapping[str, Any] = MappingProxyType({}),
         middleware: Sequence[Any] = (),
         enqueue_middleware: Sequence[Any] = (),
     ) -> None:
@@ -49,6 +51,7 @@ class QueueContext:
         self.codec = codec
         self.max_payload = max_payload
         self.task_defaults = task_defaults  # options of tasks that do not give them
+        self.call_defaults = call_defaults  # options of tasks that are known only by name
         self.middleware = middleware  # around each run
         self.enqueue_middleware = enqueue_middleware
         self.connection = Connection(qname, url, config)

@@ -254,12 +254,11 @@ def _steps(record: records.JobRecord) -> tuple[StepInfo, ...]:
 
 def call_of(codec: str, payload: bytes) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """The arguments in a payload."""
-    value = _value(codec, payload, plain)
-    match value:
-        case [[*args], dict(kwargs)]:
-            return tuple(args), kwargs
-        case _:
-            return (value,), {}
+    try:
+        args, kwargs = get_codec(codec).decode_call(payload)
+    except Exception:  # not a call, or its codec is not known; a custom codec may raise anything
+        return (_value(codec, payload, plain),), {}
+    return tuple(args), kwargs
 
 
 def _value(codec: str, data: bytes | None, decode: Decode) -> Any:

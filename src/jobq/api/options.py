@@ -113,6 +113,7 @@ _OF_JOB = frozenset(_TO_FIELDS) | {"unique", "call_timeout"}
 _RENAMED = {"wait": "call_timeout"}
 _OF_WORKER_ONLY = frozenset({"name", "aliases", "schedule", "executor", "grace", "permissions"})
 _OF_TASK = _OF_JOB | _OF_WORKER_ONLY
+_OF_ONE_JOB = frozenset({"id", "at", "after", "key", "unique"})
 _OF_WORKER = _OF_WORKER_ONLY | {"retry", "timeout", "max_stalls"}
 
 
@@ -219,15 +220,31 @@ def queue_config(*, limits_version: int, **declared: Any) -> QueueConfig | None:
 
 
 def task_defaults(
-    executor: ExecutorName | None, permissions: Permissions | None
+    executor: ExecutorName | None,
+    permissions: Permissions | None,
+    defaults: Mapping[str, Any] | None,
 ) -> Mapping[str, Any]:
     """The options that a queue gives to its tasks. ConfigError names a bad value."""
     if executor is not None:
         checks.check_choice(executor, "executor", EXECUTORS, error=ConfigError)
     if permissions is not None and not isinstance(permissions, Permissions):
         raise ConfigError(f"permissions={shown(permissions)} is not a Permissions")
+    if defaults is not None and not isinstance(defaults, Mapping):
+        raise ConfigError(f"defaults={shown(defaults)} is not a mapping of job options")
+    options = dict(defaults or {})
+    if single := sorted(_OF_ONE_JOB & options.keys()):
+        raise ConfigError(f"defaults: {single[0]} is an option of a single job or task")
+    try:
+        NOTHING.with_options(options)
+    except InvalidJob as error:
+        raise ConfigError(f"defaults: {error}") from None
     given = {"executor": executor, "permissions": permissions}
-    return {name: value for name, value in given.items() if value is not None}
+    return {**options, **{name: value for name, value in given.items() if value is not None}}
+
+
+def calls_only(defaults: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The defaults that are stored with a job. The others are those of the task's worker."""
+    return {name: value for name, value in defaults.items() if name not in _OF_WORKER}
 
 
 def retention_data(value: Retention | None) -> Any:

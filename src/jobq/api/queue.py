@@ -24,6 +24,7 @@ from jobq.api.options import (
     NOTHING,
     JobOptions,
     TaskOptions,
+    calls_only,
     queue_config,
     retention_data,
     task_defaults,
@@ -34,7 +35,7 @@ from jobq.api.task import AsyncTask, Call, PlainTask, Task, TaskDecorator, make_
 from jobq.api.task_handler import TaskHandler
 from jobq.core import checks
 from jobq.core.checks import Seconds, shown
-from jobq.core.codec import Codec, get_codec
+from jobq.core.codec import Codec, codec_pair, get_codec
 from jobq.core.deprecated import renamed_arguments, warn_renamed
 from jobq.core.meta import check_event_names
 from jobq.core.policies import Bucket, Permissions, Rate, Retention
@@ -67,7 +68,11 @@ class Queue(OperatorMethods, LimitMethods, ScheduleMethods, LockMethods):
     ConfigError if the store has a conflicting declaration.
 
     `executor` and `permissions` are those of all tasks that name none. Like other options of a
-    task, they live in worker code and are not stored.
+    task, they live in worker code and are not stored. `defaults` are job options of all tasks, such
+    as `{"retry": 5, "timeout": 30}`; a task's own options override them.
+
+    `codec` encodes arguments and results. With `result_codec`, that one encodes results, progress
+    and signals instead.
 
     `middleware` is called around each run of the queue's tasks, `enqueue_middleware` around each
     job that this process enqueues. The first of a list is the outermost.
@@ -91,11 +96,13 @@ class Queue(OperatorMethods, LimitMethods, ScheduleMethods, LockMethods):
         dead_letters: str | None = None,
         event_meta: Sequence[str] | None = None,
         codec: str | Codec = "json",
+        result_codec: str | Codec | None = None,
         max_payload: int = DEFAULT_MAX_PAYLOAD,
         executor: ExecutorName | None = None,
         permissions: Permissions | None = None,
         middleware: Iterable[Middleware] | None = None,
         enqueue_middleware: Iterable[EnqueueMiddleware] | None = None,
+        defaults: JobOptions | None = None,
     ) -> None:
         self.name = checks.check_queue_name(name, "queue name", error=ConfigError)
         self.tenant = checks.check_tenant(
@@ -114,6 +121,8 @@ class Queue(OperatorMethods, LimitMethods, ScheduleMethods, LockMethods):
                 "or limit= and rate="
             )
         declared_codec = get_codec(codec)
+        if result_codec is not None:
+            declared_codec = codec_pair(codec, result_codec)
         declared_max_payload = checks.check_int(
             max_payload, "max_payload", low=1, error=ConfigError
         )
@@ -146,7 +155,8 @@ class Queue(OperatorMethods, LimitMethods, ScheduleMethods, LockMethods):
             config,
             declared_codec,
             declared_max_payload,
-            task_defaults(executor, permissions),
+            task_defaults(executor, permissions, defaults),
+            call_defaults=calls_only(defaults or {}),
             middleware=check_middleware(middleware, "middleware"),
             enqueue_middleware=check_middleware(enqueue_middleware, "enqueue_middleware"),
         )
@@ -262,7 +272,8 @@ class Queue(OperatorMethods, LimitMethods, ScheduleMethods, LockMethods):
     def task_by_name(self, name: str, **options: Unpack[JobOptions]) -> Task[..., Any]:
         """A task known only by its name, for producers that cannot import its function."""
         definition = Definition(checks.check_task_name(name))
-        return Task(self._context, definition, NOTHING.with_options(options))
+        defaults = NOTHING.with_options(self._context.call_defaults)
+        return Task(self._context, definition, defaults.with_options(options))
 
     if not TYPE_CHECKING:
 

@@ -383,8 +383,10 @@ def publish(
     make_handler: Callable[[str, Codec, Mapping[str, Any]], TaskHandler],
 ) -> Task[..., Any]:
     """Check the options, make the task and its handler, and register them with the queue."""
-    resolved, given_to_worker = resolve_task(options)
-    of_worker = {**context.task_defaults, **given_to_worker}
+    defaults = dict(context.task_defaults)
+    if "at" in options:
+        defaults.pop("delay", None)
+    resolved, of_worker = resolve_task({**defaults, **options})
     given = of_worker.get("name")
     name = checks.check_task_name(
         getattr(fn, "__name__", None) if given is None else given, error=ConfigError

@@ -10,7 +10,7 @@ import asyncio
 import dataclasses
 import logging
 import signal
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from types import TracebackType
 from typing import Self, cast
@@ -19,6 +19,7 @@ from jobq.api.child_processes import executor_settings
 from jobq.api.current import CurrentJob
 from jobq.api.middleware import Middleware, Onions, check_middleware
 from jobq.api.queue import Queue
+from jobq.api.queue_order import QueueOrder
 from jobq.api.stopped import Stopped, stopped
 from jobq.api.store_patience import StorePatience
 from jobq.api.supervision import Supervision
@@ -66,6 +67,10 @@ class Worker:
     `name` must be unique among the workers of a store; by default it is made of the host
     name, the process id and a random part. Queues may be in different stores.
 
+    Queues take turns: each is the first that gets free slots equally often. With `weights`, such as
+    `{"billing": 3}`, that one is first three times as often as others. With `strict`, a queue gets
+    a slot only if no job of the queues before it can start.
+
     `middleware` is called around each run, outside of the queues' own. `lifespan` is a function
     that returns a context manager, async or plain, which is open while the worker works; handlers
     get its value from `current_job().lifespan(…)`. Each child process has its own.
@@ -95,6 +100,8 @@ class Worker:
         pool_max_jobs: int | None = None,
         pool_max_memory: int | str | None = None,
         name: str | None = None,
+        strict: bool = False,
+        weights: Mapping[str, int] | None = None,
         middleware: Iterable[Middleware] | None = None,
         lifespan: LifespanFunction | None = None,
         on_stall: Callable[[CurrentJob], object] | None = None,
@@ -122,6 +129,9 @@ class Worker:
         self._onions = Onions(check_middleware(middleware, "middleware"))
         self._lifespan_function = check_lifespan(lifespan)
         self._lifespan: Lifespan | None = None
+        self._order = QueueOrder(
+            [source.qname for source in sources], strict=strict, weights=weights
+        )
         self._callbacks = Callbacks(
             on_stall=on_stall, on_idle=on_idle, on_error=on_error, on_missed=on_missed
         )
@@ -302,6 +312,7 @@ class Worker:
                 on_lost=self._callbacks.stalled,
                 on_missed=self._callbacks.missed,
                 on_idle=None if self._callbacks.on_idle is None else self._idle,
+                orders=self._order.orders(tuple(tasks)),
             )
             for store, source, tasks in opened
         ]
@@ -324,7 +335,9 @@ class Worker:
 
     async def _open(self) -> list[OpenedStore]:
         self._executors.check()
-        return await self._stores.open(self.settings, paused=self._paused)
+        opened = await self._stores.open(self.settings, paused=self._paused)
+        self._order.check_stores(len(opened))
+        return opened
 
     async def _await_stores(self, patience: StorePatience) -> list[OpenedStore]:
         """Wait until all stores respond. An empty list if the worker is stopped before that."""

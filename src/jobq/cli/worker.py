@@ -16,7 +16,7 @@ import yaml
 from jobq.api.command import allow_commands
 from jobq.api.queue import Queue
 from jobq.api.worker import Worker
-from jobq.cli.app import chosen, load
+from jobq.cli.app import chosen, load, load_function, parse_weights
 from jobq.cli.executors import executor_options
 from jobq.cli.options import DURATION, FAILED, USAGE, fail
 from jobq.cli.probes import ProbeOptions, check_prometheus, probe_options, worker_probes
@@ -32,7 +32,7 @@ from jobq.supervisor.child import Supervised
 log = logging.getLogger("jobq.worker")
 
 _ACTIONS = ("config", "help", "version", "check_sandbox")
-_LISTS = ("app", "queues", "allow_command")
+_LISTS = ("app", "queues", "import_", "middleware", "allow_command")
 _Source = click.core.ParameterSource
 
 _HELP = """Run the jobs of an application's queues.
@@ -53,7 +53,10 @@ store of queues for which the app names none.
 Examples:
   jq-worker shop.jobs:billing
   jq-worker --app shop.jobs:billing,emails --concurrency 20
-  jq-worker --app shop.jobs --queues emails,billing      # these two queues, in this order
+  jq-worker --app shop                                   # all queues of the package shop
+  jq-worker --app shop.jobs --queues emails,billing      # these two queues, in turns
+  jq-worker --app shop --queues billing=3,emails         # billing is first three times as often
+  jq-worker --app shop --lifespan shop.app:lifespan
   JQ_URL=valkey://localhost:6379 jq-worker --app shop.jobs:billing --drain 5m
   jq-worker shop.jobs:billing --processes auto --max-memory 1G
   jq-worker shop.jobs:billing --reload                   # restart when the code changes
@@ -110,14 +113,39 @@ def _configured(ctx: click.Context, param: click.Parameter, path: str | None) ->
     "app",
     metavar="MODULE:QUEUE",
     multiple=True,
-    help="Queue to work on; MODULE:QUEUE,QUEUE2 for several, MODULE for all queues in it. "
-    "Repeat for several modules. May be written without --app.",
+    help="Queue to work on; MODULE:QUEUE,QUEUE2 for several, MODULE for all queues in it. Of a "
+    "package, all modules are imported. Repeat for several modules. May be written without --app.",
 )
 @click.option(
     "--queues",
     metavar="NAMES",
     multiple=True,
-    help="Only these queues of the app, e.g. billing,emails. Default: all.",
+    help="Only these queues of the app, e.g. billing,emails. Default: all. With weights, as in "
+    "billing=3,emails, billing is first three times as often when slots are free.",
+)
+@click.option(
+    "--strict",
+    is_flag=True,
+    help="Serve the queues in their order: a queue gets a slot only if no job of those before it "
+    "can start. Default: they take turns.",
+)
+@click.option(
+    "--import",
+    "import_",
+    metavar="MODULES",
+    multiple=True,
+    help="Modules to import, e.g. shop.jobs,shop.reports, instead of all modules of a package.",
+)
+@click.option(
+    "--lifespan",
+    metavar="MODULE:FUNCTION",
+    help="Function that returns a context manager, which is open while the worker works.",
+)
+@click.option(
+    "--middleware",
+    metavar="MODULE:FUNCTION",
+    multiple=True,
+    help="Async function to call around each run. Repeat for several; the first is outermost.",
 )
 # JQ_URL does not set this option: it is the store of queues that name none, and must not override
 # an app that does.
@@ -191,6 +219,10 @@ def main(
     apps: tuple[str, ...],
     app: tuple[str, ...],
     queues: tuple[str, ...],
+    strict: bool,
+    import_: tuple[str, ...],
+    lifespan: str | None,
+    middleware: tuple[str, ...],
     url: str | None,
     concurrency: int,
     lease: float,
@@ -222,7 +254,6 @@ def main(
     )
     if url is not None:
         os.environ["JQ_URL"] = url  # for queues that name no store; set before the app creates them
-    names = [name for part in queues for name in part.split(",") if name]
     specs = _specs(ctx, apps, app)
     try:
         if supervised is None and (processes or max_jobs or max_memory or reload):
@@ -236,7 +267,9 @@ def main(
                     probes=probes,
                 )
             )
-        working = chosen(load(specs), names)
+        names, weights = parse_weights(queues)
+        modules = [name for part in import_ for name in part.split(",") if name]
+        working = chosen(load(specs, modules), names)
         configure_logs()  # after the import: an app that configures logging has done so by now
         install_job_filter()
         for queue in working:
@@ -256,6 +289,10 @@ def main(
                 pool=pool,
                 pool_max_jobs=pool_max_jobs,
                 pool_max_memory=pool_max_memory,
+                strict=strict,
+                weights=weights or None,
+                lifespan=None if lifespan is None else load_function(lifespan, "--lifespan"),
+                middleware=[load_function(each, "--middleware") for each in middleware],
                 wait=wait,
                 # Under a supervisor, the ports are the supervisor's.
                 probes=probes if supervised is None else ProbeOptions(None, None, probe_host),
@@ -300,6 +337,7 @@ async def _work(
     wait: float | None,
     probes: ProbeOptions,
     count: bool,
+    middleware: list[Any],
     link: Callable[[Worker], Link] | None,
     **options: Any,
 ) -> None:
@@ -313,7 +351,9 @@ async def _work(
             log.warning(
                 "queue %s has no tasks: is the module that defines them imported?", queue.name
             )
-    worker = Worker(*queues, **_counting() if count else {}, **options)
+    counting = _counting() if count else {}
+    layers = [*counting.pop("middleware", ()), *middleware]
+    worker = Worker(*queues, middleware=layers, **counting, **options)
     worker._ends_process = True
     if link is not None:
         worker._supervision = link(worker)

@@ -192,6 +192,21 @@ def convert(value: Any, annotation: Any) -> Any:
     return msgspec.convert(value, annotation, str_keys=True, dec_hook=decode_hook)
 
 
+class _Pair(Codec):
+    """One codec for the arguments of a job, and another for results and other values."""
+
+    def __init__(self, arguments: Codec, results: Codec) -> None:
+        self.name = f"{arguments.name}{_BOTH}{results.name}"
+        self.encode = results.encode  # type: ignore[method-assign]  # for speed
+        self.decode = results.decode  # type: ignore[method-assign]
+        self.encode_call = arguments.encode_call  # type: ignore[method-assign]
+        self.decode_call = arguments.decode_call  # type: ignore[method-assign]
+        self.digestible = arguments.digestible  # type: ignore[method-assign]
+
+
+_BOTH = "+"
+"""Between the names of a pair's codecs, in the name that is stored with a job."""
+
 JSON: Codec = _Json()
 MSGPACK: Codec = _MessagePack()
 _BUILT_IN = {JSON.name: JSON, MSGPACK.name: MSGPACK}
@@ -207,6 +222,9 @@ def get_codec(codec: str | Codec) -> Codec:
         try:
             return _known[codec]
         except KeyError:
+            arguments, both, results = codec.partition(_BOTH)
+            if both and arguments in _known and results in _known:
+                return codec_pair(arguments, results)
             raise ConfigError(
                 f"codec={codec!r} is not known in this process: use json, msgpack, or the name of "
                 "a Codec that was given to a Queue"
@@ -224,3 +242,15 @@ def get_codec(codec: str | Codec) -> Codec:
         )
     _known[codec.name] = codec
     return codec
+
+
+def codec_pair(arguments: str | Codec, results: str | Codec) -> Codec:
+    """A codec that encodes arguments in one way, and results, progress and signals in another.
+
+    Its name is made of both names, so every process that knows both can read the jobs.
+    """
+    first, second = get_codec(arguments), get_codec(results)
+    if first is second:
+        return first
+    pair = _Pair(first, second)
+    return _known.setdefault(pair.name, pair)

@@ -18,6 +18,7 @@ from collections.abc import Callable, Sequence
 
 from jobq.core.pace import Pace
 from jobq.core.records import Claim, Lease, LeaseRef, QueueName, Settled
+from jobq.core.turns import in_turns
 from jobq.engine.exchange import Exchange
 from jobq.engine.last_chance import LastChance
 from jobq.engine.run import Run, lost
@@ -53,9 +54,11 @@ class Fetcher:
         pace: Pace | None = None,
         chance: LastChance | None = None,
         on_idle: Callable[[], None] | None = None,
+        orders: Sequence[tuple[QueueName, ...]] | None = None,
     ) -> None:
         """`on_idle` is called when nothing runs and there is nothing to claim, and then not again
-        until a job was claimed."""
+        until a job was claimed. `orders` are the orders in which claims name the queues, one after
+        the other. By default each queue is first in turn."""
         self._store = store
         self._runner = runner
         self._worker = worker
@@ -73,8 +76,7 @@ class Fetcher:
         self._second: asyncio.Task[None] | None = None  # the second lane, while it runs
         self._full = False  # the last claim got as many jobs as it asked for, so there may be more
         self._outage = Outage(f"waiting for work in {store.url}")
-        # Each exchange rotates the queues, so that none is always last.
-        self._orders = [tuple(queues[n:]) + tuple(queues[:n]) for n in range(len(queues))]
+        self._orders = orders or in_turns(queues)
         self._turn = 0
         self._asleep = False  # the store will wake this worker
         self._paused = False

@@ -62,6 +62,7 @@ class Station:
         on_lost: Callable[[Run], None] | None = None,
         on_idle: Callable[[], None] | None = None,
         on_missed: OnMissed | None = None,
+        orders: Sequence[tuple[QueueName, ...]] | None = None,
     ) -> None:
         """`open` returns another handle on the store, for the keeper's thread.
 
@@ -70,7 +71,7 @@ class Station:
         worker's name, `interrupted` when a handler raises KeyboardInterrupt, and `on_settled` with
         the number of jobs that an exchange has settled. For `around_of`, `state` and `on_lost`, see
         Runner. `on_idle` is called when nothing runs and there is nothing to claim. For
-        `on_missed`, see Scheduler.
+        `on_missed`, see Scheduler; for `orders`, see Fetcher.
         """
         self.queues: Sequence[QueueName] = tuple(tasks)
         self._store = store
@@ -113,6 +114,7 @@ class Station:
             pace=pace,
             chance=chance,
             on_idle=on_idle,
+            orders=orders,
         )
         self._keeper = Keeper(
             open,

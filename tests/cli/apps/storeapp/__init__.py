@@ -1,0 +1,1 @@
+"""An application of several modules. Nothing imports all of them."""

@@ -1,0 +1,6 @@
+from .queues import orders
+
+
+@orders.task
+async def charge(invoice: int) -> int:
+    return invoice

@@ -1,0 +1,6 @@
+from .queues import orders
+
+
+@orders.task
+async def ship(order: int) -> str:
+    return f"shipped {order}"

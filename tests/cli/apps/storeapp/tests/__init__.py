@@ -1,0 +1,1 @@
+raise RuntimeError("a worker imports no tests")
