@@ -34,22 +34,25 @@ class Workers:
 
     def __init__(self, url: str, n: int) -> None:
         self.url = url
-        self.running = [self._start() for _ in range(n)]
+        self.running: dict[str, subprocess.Popen[bytes]] = {}
+        for _ in range(n):
+            self._start()
 
-    def _start(self) -> subprocess.Popen[bytes]:
-        return subprocess.Popen([sys.executable, str(APP), self.url, f"worker-{next(_names)}"])
+    def _start(self) -> None:
+        name = f"worker-{next(_names)}"
+        self.running[name] = subprocess.Popen([sys.executable, str(APP), self.url, name])
 
-    def kill_one(self) -> None:
-        """-9, and another takes its place."""
-        victim = random.randrange(len(self.running))
-        self.running[victim].kill()
-        self.running[victim].wait()
-        self.running[victim] = self._start()
+    def kill_one(self, name: str | None = None) -> None:
+        """-9, and another takes its place. Without a name, any of them."""
+        victim = self.running.pop(name or random.choice(list(self.running)))
+        victim.kill()
+        victim.wait()
+        self._start()
 
     def stop(self) -> None:
-        for process in self.running:
+        for process in self.running.values():
             process.send_signal(signal.SIGTERM)
-        for process in self.running:
+        for process in self.running.values():
             try:
                 process.wait(20)
             except subprocess.TimeoutExpired:
