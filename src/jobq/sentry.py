@@ -117,6 +117,8 @@ class Sentry:
                 _check_out(job, schedule, ended, time.perf_counter() - start)
         if error is not None:
             raise error
+        if not failed:  # if the result cannot be stored, the log is what tells
+            _watched.leave()
         return result
 
     async def enqueue(self, request: EnqueueRequest, call_next: EnqueueNext) -> Job[Any]:

@@ -191,6 +191,18 @@ async def test_a_failure_outside_of_the_middleware_comes_through_the_log(
     assert sent.raised == [("ValueError", "not watched")]
 
 
+async def test_a_result_that_cannot_be_stored_is_reported(queue: Queue, sent: Kept) -> None:
+    @queue.task(retry=0)
+    async def send() -> object:
+        return object()
+
+    async with Worker(queue):
+        job = await send.enqueue()
+        await job.wait(timeout=10)
+    assert (await job.info()).state == "failed"
+    assert len(sent.errors) == 1
+
+
 async def test_breadcrumbs_of_one_job_are_not_those_of_another(queue: Queue, sent: Kept) -> None:
     @queue.task(retry=0)
     async def send(n: int) -> None:

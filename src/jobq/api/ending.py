@@ -88,6 +88,10 @@ class OncePerRun:
         self._run.set(job._run)
         return True
 
+    def leave(self) -> None:
+        """Forget the run: `is_in` is False from here on."""
+        self._run.set(None)
+
     def is_in(self, job_id: object) -> bool:
         """Whether this context is in the run of that job, or just after it."""
         run = self._run.get()

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import logging
+import os
+import signal
 import sys
+import threading
 from typing import Any
 
 import structlog
 
-from jobq import Queue, logs
+from jobq import Queue, Snooze, current_job, logs
 
 queue = Queue("apart", "memory://")
 log = logging.getLogger("app")
@@ -50,3 +53,23 @@ failing = Queue("failing", "memory://")
 def fail_apart() -> None:
     """Fail in a child process."""
     raise ValueError("no such tenant")
+
+
+@failing.task(executor="process", retry=0, timeout=0.2, grace=0.2)
+def hang_apart() -> None:
+    """Go on until the process is killed."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
+    threading.Event().wait(60)
+
+
+@failing.task(executor="process", retry=0)
+def die_apart() -> None:
+    """End the process in the middle of the job."""
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+@failing.task(executor="process")
+def snooze_apart() -> None:
+    """Ask to run again, once."""
+    if current_job().attempt == 1:
+        raise Snooze(0)
