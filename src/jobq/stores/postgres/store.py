@@ -153,8 +153,8 @@ class PostgresStore(RelationalStore):
     async def tick(self, *, limit: int = 500) -> int:
         await self._number()
         steps = 0
-        full = await self._look_for_snapshots()
-        for each in await self._read(upkeep.todo, full):
+        todo, full = await self._look()
+        for each in todo:
             if steps >= limit:
                 break
             steps += await self._write(upkeep.tick_queue, each.queue, limit - steps, full)
@@ -162,21 +162,23 @@ class PostgresStore(RelationalStore):
         steps += await self._submit(Kind.TICK, upkeep.tick_rest, (max(1, limit - steps),))
         return min(steps, limit)
 
-    async def _look_for_snapshots(self) -> bool:
-        """If somebody holds a snapshot, make all handles use floors.
+    async def _look(self) -> tuple[list[upkeep.Todo], bool]:
+        """The queues that need a tick, and whether it reads from the beginning.
 
-        Returns whether this tick reads from the beginning."""
+        If somebody holds a snapshot, this makes all handles use floors."""
         found = await self._read(held.look)
         began = time.monotonic()
         full = found.full(began)
-        if found.floors:
+        if not found.floors:
+            return await self._read(upkeep.todo, full), full
+        try:
             if full:
-                try:
-                    found.blocks = await self._read(held.find_heads)
-                finally:  # after a look that takes longer than a call may, the next one is later
-                    found.looked(began, time.monotonic())
+                found.blocks = await self._read(held.find_heads)
             await self._write(held.publish, found.blocks)
-        return full
+            return await self._read(upkeep.todo, full), full
+        finally:  # after a look that takes longer than a call may, the next one is later
+            if full:
+                found.looked(began, time.monotonic())
 
     async def _free_slots(self) -> None:
         """Free the disk of old parts of the event log."""

@@ -28,11 +28,11 @@ WITH work AS MATERIALIZED (
     AND (NOT w.more OR 1 = ({more_waits}))
 ),
 near AS MATERIALIZED (
-    SELECT w.*, s.worker, s.mailbox,
+    SELECT w.*, s.worker, s.mailbox, s.stays,
         sum(s.slots) OVER (PARTITION BY w.qid ORDER BY s.since_ms DESC, s.worker) - s.slots
             AS slots_before
     FROM work w CROSS JOIN LATERAL (
-        SELECT worker, mailbox, slots, since_ms FROM sleepers
+        SELECT worker, mailbox, slots, since_ms, stays FROM sleepers
         WHERE qid = w.qid AND since_ms >= $15 - {sleep_ms} AND left(mailbox, 1) <> '-'
         ORDER BY since_ms DESC LIMIT least(w.n, 64) + 2 FOR UPDATE SKIP LOCKED
     ) AS s
@@ -40,12 +40,11 @@ near AS MATERIALIZED (
 -- Whoever wakes workers never waits for another who does the same.
 all_of_them AS MATERIALIZED (
     SELECT s.qid, s.worker FROM sleepers s
-    WHERE s.worker = ANY (ARRAY(SELECT worker FROM near WHERE slots_before < n))
+    WHERE s.worker = ANY (ARRAY(SELECT worker FROM near WHERE slots_before < n AND NOT stays))
     FOR UPDATE SKIP LOCKED
 ),
 awake AS (
-    DELETE FROM sleepers s USING all_of_them a
-    WHERE (s.qid, s.worker) = (a.qid, a.worker) AND NOT s.stays
+    DELETE FROM sleepers s USING all_of_them a WHERE (s.qid, s.worker) = (a.qid, a.worker)
 ),
 deputies AS (
     SELECT *, row_number() OVER (PARTITION BY qid ORDER BY slots_before) AS place
