@@ -57,6 +57,8 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "django.management": PUBLIC | {"django", "cli"},
     # Telemetry is middleware. Engine, stores and api know none of it, and `import jobq` needs none.
     **{telemetry: BELOW_API | {"api"} for telemetry in TELEMETRY},
+    # A codec with a driver of its own.
+    "encryption": frozenset({"core", "errors"}),
     # `console` is what the command lines share: logging, and errors that show no password.
     "console": frozenset({"core", "errors"}),
     # `supervisor` starts worker processes again by their command line: it knows no worker.
@@ -82,6 +84,7 @@ DRIVERS: dict[str, tuple[frozenset[str], str]] = {
     "opentelemetry": (frozenset({"otel"}), "OpenTelemetry"),
     "sentry_sdk": (frozenset({"sentry"}), "the Sentry SDK"),
     "structlog": (frozenset(), "a logging library, the application's choice"),
+    "cryptography": (frozenset({"encryption"}), "what payloads are encrypted with"),
     "watchfiles": (frozenset({"supervisor"}), "what --reload watches files with"),
     "pyspark": (frozenset({"pipeline"}), "Spark"),
     "pyarrow": (frozenset({"pipeline"}), "Arrow"),

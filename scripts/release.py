@@ -23,6 +23,7 @@ DIST = ROOT / "dist"
 
 NEEDS_AN_EXTRA = {
     "jobq.django": {"django", "asgiref"},
+    "jobq.encryption": {"cryptography"},
     "jobq.otel": {"opentelemetry"},
     "jobq.pipeline": {"pyspark", "py4j", "pyarrow", "pandas"},
     "jobq.prometheus": {"prometheus_client"},

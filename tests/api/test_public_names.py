@@ -13,6 +13,7 @@ from pathlib import Path
 
 import jobq
 import jobq.django
+import jobq.encryption
 import jobq.http
 import jobq.logs
 import jobq.otel
@@ -25,6 +26,7 @@ MODULES = (
     jobq,
     jobq.http,
     jobq.django,
+    jobq.encryption,
     jobq.logs,
     jobq.otel,
     jobq.prometheus,

@@ -136,8 +136,8 @@ class QueueContext:
         """Encode arguments. Checks them against the function, if it is known, and for size."""
         if definition is not None and definition.shape is not None:
             definition.shape.check(args, kwargs)
-        what = f"the arguments of {name or 'the job'} take"
-        return checks.check_payload(self.codec.encode_call(args, kwargs), self.max_payload, what)
+        payload = self.codec.for_task(name).encode_call(args, kwargs)
+        return checks.check_payload(payload, self.max_payload, f"the arguments of {name} take")
 
     def job_info(self, record: JobRecord, definition: Definition | None = None) -> JobInfo:
         """A record as users see it. With a definition, the result has its return annotation."""

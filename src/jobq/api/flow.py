@@ -163,7 +163,7 @@ class Flow:
             queue=task._context.qname,
             id=new_id(),
             name=GATHER,
-            payload=codec.encode_call((), {}),
+            payload=codec.for_task(GATHER).encode_call((), {}),
             codec=codec.name,
             # A keyed queue accepts only jobs with a key.
             key=None if first is None or first.key is None else self.id,

@@ -203,7 +203,7 @@ def job_info(
     job does not fail a listing.
 
     `task`: the policy of the job's task, if this process has it."""
-    args, kwargs = call_of(record.codec, record.payload)
+    args, kwargs = call_of(record.codec, record.payload, record.name)
     return JobInfo(
         tenant=record.queue.tenant,
         queue=record.queue.queue,
@@ -252,10 +252,10 @@ def _steps(record: records.JobRecord) -> tuple[StepInfo, ...]:
     )
 
 
-def call_of(codec: str, payload: bytes) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """The arguments in a payload."""
+def call_of(codec: str, payload: bytes, task: str) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The arguments in the payload of a job of this task."""
     try:
-        args, kwargs = get_codec(codec).decode_call(payload)
+        args, kwargs = get_codec(codec).for_task(task).decode_call(payload)
     except Exception:  # not a call, or its codec is not known; a custom codec may raise anything
         return (_value(codec, payload, plain),), {}
     return tuple(args), kwargs

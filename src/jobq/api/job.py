@@ -225,7 +225,8 @@ class Job(Generic[R_co]):
     async def update(self, *args: Any, **kwargs: Any) -> bool:
         """Replace the arguments of a job that has not started. False if it has."""
         context = self._context
-        payload = context.encode_call(self._definition, self.name, args, kwargs)
+        name = self.name or (await self._record()).name
+        payload = context.encode_call(self._definition, name, args, kwargs)
         return await self._do(Update(job=self.job_key, payload=payload, codec=context.codec.name))
 
     async def remove(self) -> bool:

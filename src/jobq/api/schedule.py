@@ -159,7 +159,7 @@ class ScheduleMethods(QueueMethods):
 def schedule_info(record: ScheduleRecord) -> ScheduleInfo:
     """The ScheduleInfo of a record."""
     spec = record.spec
-    args, kwargs = call_of(spec.template.codec, spec.template.payload)
+    args, kwargs = call_of(spec.template.codec, spec.template.payload, spec.template.name)
     return ScheduleInfo(
         id=spec.id,
         queue=spec.queue.queue,

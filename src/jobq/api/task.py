@@ -98,7 +98,7 @@ class Task(Generic[P, R]):
         self._id: str | None = fields.pop("id", None)
         self._like = JobSpec(id="", payload=b"", **fields)
         self._plain = self._id is None and options.unique is None and options.key_parameter is None
-        self._encode = self._context.codec.encode_call
+        self._encode = self._context.codec.for_task(self.name).encode_call
         self._check = None if self._definition.shape is None else self._definition.shape.check
 
     def __repr__(self) -> str:

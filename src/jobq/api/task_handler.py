@@ -57,7 +57,9 @@ class TaskHandler:
     def bind(self, lease: Lease, /) -> tuple[Sequence[Any], Mapping[str, Any]]:
         """Decode the job's arguments to the function's annotations. Raises InvalidJob or
         ConfigError if they do not fit."""
-        args, kwargs = self._decoder.decode(lease.payload, self._codec_of(lease), lease.inputs)
+        args, kwargs = self._decoder.decode(
+            lease.payload, self._codec_of(lease).for_task(lease.name), lease.inputs
+        )
         if self._dependencies and not self._dependencies.isdisjoint(kwargs):
             names = ", ".join(sorted(self._dependencies.intersection(kwargs)))
             raise InvalidJob(f"{names}: a dependency of task {self.name} cannot be an argument")

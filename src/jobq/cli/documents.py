@@ -37,10 +37,11 @@ def decode(data: bytes | None, codec: str) -> Any:
 
 def arguments(record: JobRecord) -> tuple[Any, Any]:
     """A job's args and kwargs. A payload that cannot be decoded is shown whole, as args."""
-    value = decode(record.payload, record.codec)
-    if isinstance(value, list) and len(value) == 2:
-        return value[0], value[1]
-    return value, {}
+    try:
+        args, kwargs = get_codec(record.codec).for_task(record.name).decode_call(record.payload)
+        return plain(args), plain(kwargs)
+    except Exception:  # a custom codec may raise anything, and the job must still be shown
+        return decode(record.payload, record.codec), {}
 
 
 def job(record: JobRecord) -> Document:

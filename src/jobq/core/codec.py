@@ -53,6 +53,10 @@ class Codec:
         """Bytes that are equal for equal values. A unique lock is a digest of them."""
         return self.encode(value)
 
+    def for_task(self, name: str) -> Codec:
+        """The codec of the arguments of one task: this one, unless data is bound to its task."""
+        return self
+
 
 def _encode_hook(value: Any) -> Any:
     if is_model(value):
@@ -202,6 +206,12 @@ class _Pair(Codec):
         self.encode_call = arguments.encode_call  # type: ignore[method-assign]
         self.decode_call = arguments.decode_call  # type: ignore[method-assign]
         self.digestible = arguments.digestible  # type: ignore[method-assign]
+        self._arguments, self._results = arguments, results
+
+    def for_task(self, name: str) -> Codec:
+        """The pair with the codec of the task's arguments."""
+        bound = self._arguments.for_task(name)
+        return self if bound is self._arguments else _Pair(bound, self._results)
 
 
 _BOTH = "+"

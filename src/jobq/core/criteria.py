@@ -117,7 +117,8 @@ class Criteria(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
     def _call(self, record: JobRecord, parameters: Sequence[str]) -> Verdict:
         try:
-            args, kwargs = get_codec(record.codec).decode_call(record.payload)
+            codec = get_codec(record.codec).for_task(record.name)
+            args, kwargs = codec.decode_call(record.payload)
         except JobqError:
             return "unreadable"
         given = {
