@@ -28,6 +28,17 @@ def tables() -> None:
     call_command("migrate", run_syncdb=True, verbosity=0)
 
 
+@pytest.fixture(autouse=True)
+def _only_queues_of_the_project() -> Iterator[None]:
+    """Forget the queues that a test defines: a worker of the next one would work on them."""
+    from jobq.django import queue
+
+    before = set(queue._queues)
+    yield
+    for defined in set(queue._queues) - before:
+        queue._queues.discard(defined)
+
+
 @pytest.fixture
 def database(tables: None) -> Iterator[None]:
     """An empty database. Its connection is closed after the test."""
