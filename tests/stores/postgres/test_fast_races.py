@@ -5,13 +5,21 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 
+import pytest
+
 from jobq.core.commands import Cancel
 from jobq.core.queues import Limits
 from jobq.core.records import JobKey
 from jobq.core.states import State
-from jobq.stores.conformance.kit import Desk
+from jobq.stores import open_store
+from jobq.stores.conformance.audit import audit
+from jobq.stores.conformance.kit import Desk, complete, retry
+from jobq.stores.postgres.lane import Kind
+from jobq.stores.postgres.link import Link
+from jobq.stores.postgres.store import PostgresStore
 from tests.stores.postgres.servers import Server, ask
 from tests.stores.postgres.test_races import events_of, opened, settled
+from tests.waiting import until
 
 BATCHES = 40
 EACH = 25
@@ -76,3 +84,39 @@ async def test_operators_and_plain_workers_leave_each_job_one_end(server: Server
     assert dict(rows) == {
         code: n for code, n in ((4, counts[State.COMPLETED]), (6, counts[State.CANCELLED])) if n
     }
+
+
+async def test_a_claim_that_was_sent_late_starts_no_job_before_it_was_promoted(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with opened(server, 2) as (one, late):
+        await one.put_one("a")
+        await late.claim(0, worker="late")  # the handle knows the queue and the time
+        clock = late.store._connections.clock  # type: ignore[attr-defined]
+        now, ahead = clock.read()
+        await one.settle(retry(await one.take(), 1))
+
+        async def promoted() -> bool:
+            await one.store.tick()
+            return await one.state("a") is State.WAITING
+
+        await until(promoted, "the job to be promoted")
+        # The call reads the clock, and is then held up for a while.
+        monkeypatch.setattr(clock, "read", lambda: (now, ahead))
+        (lease,) = await late.claim(1, worker="late")
+        monkeypatch.undo()
+        await late.settle(complete(lease), worker="late")
+        await audit(one.store, one.queue)
+
+
+async def test_calls_are_read_committed_whatever_the_database_defaults_to(server: Server) -> None:
+    ask(server.url, "create database strict")
+    ask(server.url, "alter database strict set default_transaction_isolation to 'serializable'")
+    async with open_store(server.url_of("strict")) as store:
+        assert isinstance(store, PostgresStore)
+        shown = await store._submit(Kind.LINK, _isolation, ())
+    assert shown == ("read committed",)
+
+
+def _isolation(link: Link) -> tuple[str, ...] | None:
+    return link.execute("select current_setting('transaction_isolation')").fetchone()

@@ -46,6 +46,7 @@ class StoreClock:
     def __init__(self, clock: Clock | None) -> None:
         """`clock` replaces the server's clock."""
         self._clock = clock
+        self.injected = clock is not None
         # Seconds: the server's time minus this machine's `elapsed`, and where it can be.
         self._offset, self._low, self._high = 0.0, -inf, inf
         self._looks = 0

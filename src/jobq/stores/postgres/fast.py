@@ -362,12 +362,11 @@ class _Claiming:
         Also the numbers of completed jobs whose end has listeners."""
         found: dict[int, list[ClaimedJob]] = {}
         watched: list[int] | None = None
-        for watched, qid, *columns in reply.fetchall():  # noqa: B007 - the same in all rows
+        started = self.call.now
+        for watched, started, qid, *columns in reply.fetchall():  # noqa: B007 - same in all rows
             if qid is not None:
                 found.setdefault(qid, []).append(read(columns, ClaimedJob))
         leases: list[Lease] = []
-        due = (job.due_ms for jobs in found.values() for job in jobs)
-        started = max((self.call.now, *due))
         granted = self.call.memory.granted
         if len(granted) > REMEMBERED:
             granted.clear()

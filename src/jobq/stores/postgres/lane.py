@@ -272,7 +272,7 @@ class Lane:
             self._link = link
             session.check_server(link, owner.address.shown)
             if not link.pooled:
-                session.apply(link, owner.address)
+                session.apply(link, owner.address, injected=owner.clock.injected)
             if self._listens:
                 link.notified = owner.box.notified
                 link.command(f"LISTEN {owner.box.channel}".encode())

@@ -72,9 +72,11 @@ def of_caller(address: Address) -> dict[str, str]:
     return {name: given[name] for name in names}
 
 
-def apply(link: Link, address: Address) -> None:
-    """Apply the settings: to the session, or to the transaction that has just begun."""
-    given = settings(address)
+def apply(link: Link, address: Address, *, injected: bool = False) -> None:
+    """Apply the settings: to the session, or to the transaction that has just begun.
+
+    `injected`: the store's time is not the server's, so statements must not read that one."""
+    given = {**settings(address), "jobq.clock": "injected" if injected else "server"}
     calls = ", ".join(
         f"set_config('{name}', '{value}', {'true' if link.pooled else 'false'})"
         for name, value in given.items()

@@ -69,8 +69,14 @@ ended AS (
 -- By its address: the row is locked, so that it cannot move. A row that another transaction has
 -- changed since this statement began is not found there, and a later claim takes it.
 picked AS MATERIALIZED ({picked}),
--- The clocks of two handles differ by a few milliseconds: no job starts before it was put.
-began AS MATERIALIZED (SELECT greatest($6, max(due_ms)) AS ms FROM picked),
+-- No job starts before the event that made it wait. The clocks of two handles differ by a few
+-- milliseconds, and the call may be older than that event: its time was read before it was sent.
+began AS MATERIALIZED (
+    SELECT greatest(
+        $6, max(due_ms), CASE WHEN current_setting('jobq.clock', true) = 'server'
+            THEN floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint END
+    ) AS ms FROM picked
+),
 claimed AS (
     UPDATE jobs_hot
     SET state = 3, attempt = attempt + 1, token = pk || $8::text, worker = $9,
@@ -137,7 +143,7 @@ fits AS MATERIALIZED (
     )::int AS fits,
     (SELECT array_agg(pk) FROM gone WHERE flags & {watched} <> 0) AS watched
 )
-SELECT fits.watched, c.qid, {claimed_c}
+SELECT fits.watched, (SELECT ms FROM began), c.qid, {claimed_c}
 FROM fits LEFT JOIN claimed c ON fits = 1;
 
 -- name: next_times: when the next delayed, active or blocked job of these queues is due
