@@ -9,6 +9,7 @@ queues. A web application returns `await jobq.prometheus.render(mail)` from its 
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Iterable, Sequence
 from typing import Any, get_args
@@ -37,9 +38,11 @@ from prometheus_client.registry import Collector
 from jobq.api.current import CurrentJob
 from jobq.api.ending import Ended, OncePerRun, Outcome, endings_of
 from jobq.api.enqueue_middleware import EnqueueNext, EnqueueRequest
+from jobq.api.info import QueueStats
 from jobq.api.job import Job
 from jobq.api.middleware import CallNext
 from jobq.api.queue import Queue
+from jobq.api.schedule import ScheduleInfo
 from jobq.api.worker_callbacks import MissedTime
 from jobq.errors import StoreUnavailable
 
@@ -50,6 +53,8 @@ CONTENT_TYPE = CONTENT_TYPE_LATEST
 BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 1800, 3600)
 """Seconds. Jobs take from milliseconds to an hour."""
 
+_STORE_S = 1.5
+"""Seconds that a store has to respond. Prometheus gives up after 10 by default."""
 _TASK = ("tenant", "queue", "task")
 _QUEUE = ("tenant", "queue")
 
@@ -192,14 +197,13 @@ async def queue_metrics(*queues: Queue) -> list[Metric]:
         "The last time that the schedule made a job for.",
         labels=(*_QUEUE, "schedule"),
     )
-    for queue in queues:
+    read = await asyncio.gather(*map(_read, queues))
+    for queue, found in zip(queues, read, strict=True):
         labels = (queue.tenant, queue.name)
-        try:
-            stats, schedules = await queue.stats(), await queue.schedules()
-        except StoreUnavailable:
-            up.add_metric(labels, 0)
+        up.add_metric(labels, found is not None)
+        if found is None:
             continue
-        up.add_metric(labels, 1)
+        stats, schedules = found
         for state, count in stats.counts.items():
             jobs.add_metric((*labels, state.value), count)
         oldest = stats.oldest_waiting
@@ -212,6 +216,15 @@ async def queue_metrics(*queues: Queue) -> list[Metric]:
             if schedule.last_at is not None:
                 last.add_metric((*labels, schedule.id), schedule.last_at.timestamp())
     return [up, jobs, latency, paused, workers, due, last]
+
+
+async def _read(queue: Queue) -> tuple[QueueStats, list[ScheduleInfo]] | None:
+    """What the store tells about a queue. None if it does not respond."""
+    try:
+        async with asyncio.timeout(_STORE_S):
+            return await queue.stats(), await queue.schedules()
+    except (StoreUnavailable, TimeoutError):
+        return None
 
 
 async def render(*queues: Queue, registry: CollectorRegistry = REGISTRY) -> bytes:

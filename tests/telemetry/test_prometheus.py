@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -186,6 +187,20 @@ async def test_an_unavailable_store_is_a_metric_and_no_error() -> None:
         await away.aclose()
     assert 'jobq_store_up{queue="mail",tenant="default"} 0.0' in text
     assert "jobq_queue_jobs{" not in text
+
+
+async def test_a_store_that_does_not_respond_is_a_metric_and_no_hang(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(prometheus, "_STORE_S", 0.2)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        away = Queue("mail", f"valkey://127.0.0.1:{silent.getsockname()[1]}")
+        try:
+            async with asyncio.timeout(5):
+                text = (await prometheus.render(away, registry=CollectorRegistry())).decode()
+        finally:
+            await away.aclose()
+    assert 'jobq_store_up{queue="mail",tenant="default"} 0.0' in text
 
 
 async def test_a_schedule_that_no_worker_fires_is_due_in_the_past(url: str) -> None:
