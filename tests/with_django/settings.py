@@ -6,6 +6,7 @@ import os
 import tempfile
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 from jobq import Retry
 
@@ -52,7 +53,7 @@ DATABASES = {
         "OPTIONS": {"timeout": 20},
     }
 }
-TASKS = {
+TASKS: dict[str, dict[str, Any]] = {
     "default": {"BACKEND": "jobq.django.TaskBackend", "QUEUES": ["default", "slow", "orders"]},
     "retrying": {
         "BACKEND": "jobq.django.TaskBackend",
@@ -60,4 +61,5 @@ TASKS = {
         "OPTIONS": {"retry": Retry(2, base=0), "enqueue": "after_commit"},
     },
 }
+TASKS["hurried"] = {"BACKEND": "jobq.django.TaskBackend", "OPTIONS": {"timeout": 0.1}}
 JOBQ = {"URL": f"sqlite:///{FOLDER}/jobs.db", "WORKER": {"concurrency": 7, "drain": "5s"}}

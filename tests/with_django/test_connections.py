@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from django.db import connection, connections, transaction
 from django.test import TestCase
 
-from jobq import Queue, Worker, sync
+from jobq import Depends, Queue, Worker, sync
 from jobq.django.connections import with_connections
 from tests.with_django.app import jobs
 from tests.with_django.app.models import Order
@@ -28,6 +29,30 @@ def test_a_plain_handler_uses_the_database_and_its_connection_is_closed() -> Non
     for _ in range(3):
         assert jobs.count.sync.enqueue().result(timeout=10)[0] == 0
     assert jobs.seen == [None, None, None]  # no run has found the connection of the run before it
+
+
+@pytest.mark.usefixtures("worker")
+def test_dependencies_of_a_handler_use_the_connection_of_its_run(orders: Queue) -> None:
+    held: list[bool] = []
+
+    def first_order() -> Iterator[Order]:
+        yield Order.objects.get()
+        held.append(connection.connection is not None)
+
+    @orders.task
+    def name(order: Any = Depends(first_order)) -> str:
+        held.append(connection.connection is not None)
+        return str(order.name)
+
+    jobs.seen.clear()
+    Order.objects.create(name="one")
+    try:
+        assert name.sync.enqueue().result(timeout=10) == "one"
+    finally:
+        del orders.tasks["name"]
+    assert held == [True, True]
+    jobs.count.sync.enqueue().result(timeout=10)
+    assert jobs.seen == [None]
 
 
 @pytest.mark.usefixtures("worker")

@@ -152,6 +152,24 @@ def test_a_retried_task_has_one_error_and_one_worker_per_attempt(signals: list[A
 
 
 @pytest.mark.usefixtures("worker")
+def test_a_task_past_its_timeout_has_failed_with_a_timeout_error() -> None:
+    heard: list[Any] = []
+
+    def hear(task_result: Any, **_: Any) -> None:
+        heard.append(task_result)
+
+    framework.task_finished.connect(hear)
+    try:
+        result = ended(tasks.wait_for_ever.using(backend="hurried").enqueue())
+    finally:
+        framework.task_finished.disconnect(hear)
+    assert [each.exception_class for each in result.errors] == [TimeoutError]
+    (told,) = heard
+    assert (told.status, told.id, told.backend) == (Status.FAILED, result.id, "hurried")
+    assert [each.exception_class for each in told.errors] == [TimeoutError]
+
+
+@pytest.mark.usefixtures("worker")
 def test_a_result_that_json_cannot_say_fails_the_task() -> None:
     result = ended(tasks.return_a_set.enqueue())
     assert result.status == Status.FAILED

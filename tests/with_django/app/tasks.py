@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 from django.db import transaction
@@ -44,6 +45,12 @@ def fail_at_first(context: Any, attempts: int) -> int:
         raise LookupError(f"attempt {context.attempt}")
     result: int = context.attempt
     return result
+
+
+@task()
+async def wait_for_ever() -> None:
+    """Go on until the timeout."""
+    await asyncio.Event().wait()
 
 
 @task()

@@ -12,7 +12,7 @@ from traceback import format_exception
 from typing import Any
 
 import jobq
-from jobq.api.info import JobInfo
+from jobq.api.info import Failure, JobInfo
 from jobq.core.states import State
 from jobq.django.tasks.framework import TaskError, TaskResult, TaskResultStatus
 
@@ -77,18 +77,20 @@ def error_of(error: BaseException) -> Any:
     )
 
 
+def error_of_failure(failure: Failure) -> Any:
+    """The TaskError of a failure as the store has it."""
+    return TaskError(
+        exception_class_path=class_path(failure.type),
+        traceback=failure.traceback or f"{failure.type}: {failure.message}\n",
+    )
+
+
 def _errors(info: JobInfo) -> list[Any]:
     failures = list(info.errors)
     last = info.failure
     if last is not None and all(last.attempt != each.attempt for each in failures):
         failures.append(last)  # no run failed: the job has expired, or nobody knows its task
-    errors = [
-        TaskError(
-            exception_class_path=class_path(each.type),
-            traceback=each.traceback or f"{each.type}: {each.message}\n",
-        )
-        for each in failures
-    ]
+    errors = [error_of_failure(each) for each in failures]
     if info.state is State.CANCELLED:
         text = f"the task was {info.reason or 'cancelled'}"
         errors.append(

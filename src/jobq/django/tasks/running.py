@@ -21,7 +21,7 @@ from jobq.django.tasks.framework import (
     task_finished,
     task_started,
 )
-from jobq.django.tasks.results import error_of, result_of, set_fields
+from jobq.django.tasks.results import error_of, error_of_failure, result_of, set_fields
 
 if TYPE_CHECKING:
     from jobq.django.tasks.registry import TaskQueue
@@ -90,7 +90,9 @@ class Attempt:
         end = wanted or Raised(error)
         outcome = decide(run.lease, end, retry=self._retry, now_ms=run.now_ms, random=lambda: 0.0)
         if isinstance(outcome, (Fail, RetryLater)):
-            self.result.errors.append(error_of(error))
+            self.result.errors.append(
+                error_of(error) if wanted is None else error_of_failure(outcome.failure)
+            )
         if not isinstance(outcome, Fail):
             return False
         self._finish(TaskResultStatus.FAILED)
