@@ -144,6 +144,26 @@ def test_a_stopped_command_prints_the_cursor_that_continues_it(
     assert (rest["cancelled"], rest["cursor"]) == (60 - done, None)
 
 
+def test_a_killed_command_is_continued_at_the_last_cursor_that_it_printed(
+    ctl: Ctl, url: str, tmp_path: Path
+) -> None:
+    submit(ctl, *({"name": "t", "args": [n]} for n in range(60)))
+    words = ["job", "cancel", "-q", "shop", "--where", "name=t"]
+    always = "import jobq.cli.bulk as b; b._REMARK_S = 0; from jobq.cli.ctl import main; main()"
+    command = [sys.executable, "-c", always, "--url", url, *words, "--yes", "--pace", "20"]
+    running = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, cwd=tmp_path)
+    try:
+        waiting.wait_until(lambda: states(ctl).get("cancelled", 0) >= 10, "the first jobs")
+    finally:
+        running.kill()
+    _, errors = running.communicate(timeout=30)
+    cursors = re.findall(r"continue with --cursor (\S+)", errors)
+    assert cursors, errors
+    done = states(ctl)["cancelled"]
+    assert ctl.json(*words, "--yes", "--cursor", cursors[-1])["cancelled"] == 60 - done
+    assert states(ctl) == {"cancelled": 60}
+
+
 def test_a_limited_command_names_the_cursor_that_continues_it(ctl: Ctl) -> None:
     submit(ctl, *({"name": "t", "args": [n]} for n in range(9)))
     words = ["job", "cancel", "-q", "shop", "--where", "state=waiting", "--yes"]

@@ -169,6 +169,12 @@ class Calls:
             lambda: queue.hold(self.any(), mostly(None)(random)),
             lambda: queue.release_hold(mostly(None)(random)),
             lambda: queue.flow_tree(self.id()),
+            lambda: queue.rerun_flow(mostly("flow", "a")(random)),
+            lambda: queue.lock(self.task, self.any()).info(),
+            lambda: queue.lock(self.task.options(unique=True), self.any()).release(
+                job_id=mostly(None, "a")(random)
+            ),
+            self.select,
             lambda: queue.set_limits(**{random.choice(LIMITS): self.any()}),
             lambda: queue.unschedule(self.any()),
             lambda: queue.pause_schedule(self.any()),
@@ -179,12 +185,42 @@ class Calls:
         )
         await random.choice(operations)()
 
+    async def select(self) -> None:
+        """An operation on all jobs that match."""
+        random = self.random
+        selection = self.queue.select(
+            mostly("failed", "waiting", "completed")(random), **self.criteria()
+        )
+        if random.random() < 0.3:
+            await selection.preview(samples=mostly(2)(random), max_jobs=mostly(50)(random))
+            return
+        act = random.choice((selection.cancel, selection.rerun, selection.purge))
+        await act(
+            pace=mostly(None, 1000)(random),
+            max_jobs=mostly(2, 3)(random),
+            cursor=mostly(None)(random),
+        )
+
+    def criteria(self) -> Any:
+        """A few criteria of find and select."""
+        given = {
+            "name": mostly("work", "w*"),
+            "error": mostly("*", "Reject*"),
+            "meta": mostly({"a": "b"}),
+            "arguments": mostly({"0": 1}, {"n": "x"}),
+            "created_after": mostly(None),
+            "ended_before": mostly(None),
+        }
+        chosen = self.random.sample(sorted(given), self.random.choice((0, 1, 1, 2)))
+        return {name: given[name](self.random) for name in chosen}
+
     async def call_find(self) -> None:
         listing = self.queue.find(
             state=mostly(None, "waiting", "failed")(self.random),
-            name=mostly(None, "work")(self.random),
             key=mostly(None)(self.random),
+            oldest_first=mostly(True, False)(self.random),
             max_jobs=mostly(5)(self.random),
+            **self.criteria(),
         )
         async for _ in listing:
             pass

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from jobq.core.commands import Cancel, Rerun, Update
+from jobq.core.commands import Cancel, Rerun, Revive, Update
 from jobq.core.queues import RetentionData, Tokens, Window
 from jobq.core.records import MAX_PRIORITY, Edge, JobKey, Lease
 from jobq.core.states import Kind as Happened
@@ -242,6 +242,38 @@ async def _rerun_it(scene: Scene) -> None:
     await _second_life(scene)
 
 
+async def _revive_it(scene: Scene) -> None:
+    """From failed and cancelled; not if its lock is another's. What it had saved stays."""
+    before = await scene.look()
+    lock = await lock_now(scene) if "unique" in scene.options else None
+    answer = await scene.command(Revive(job=scene.key))
+    if before is None:
+        assert answer == "missing"
+        return
+    free = lock is None or lock.holder in (None, scene.subject)
+    applies = free and before.state is not State.COMPLETED
+    assert answer == ("done" if applies else "late"), f"the lock is held by {lock and lock.holder}"
+    if not applies:
+        return
+    record = await scene.desk.get(scene.subject)
+    counters = (record.state, record.life, record.failures, record.stalls, record.attempt)
+    assert counters == (State.WAITING, before.life + 1, 0, 0, before.attempt)
+    assert record.saved == before.saved
+    if lock is not None:
+        unique = scene.options["unique"]
+        lock.holder, lock.follower = scene.subject, None
+        lock.until_ms = scene.clock.now_ms + unique.ttl_ms if unique.mode == "throttle" else None
+    lease = await scene.start()
+    if lease is None:
+        again = await scene.desk.get(scene.subject)
+        assert (again.attempt, again.failure and again.failure.reason) == (0, "expired")
+        return
+    assert (lease.failures, lease.stalls, lease.saved) == (0, 0, before.saved)
+    await scene.desk.settle(complete(lease), *map(complete, scene.mates))
+    scene.mates = []
+    assert (await scene.desk.get(scene.subject)).state is State.COMPLETED
+
+
 async def _second_life(scene: Scene) -> None:
     lease = await scene.start()
     if lease is None:  # a job that has never started still has its ttl
@@ -367,6 +399,7 @@ FEATURES: tuple[Feature, ...] = (
     Feature(name="cancel", pending=_cancel_it),
     Feature(name="cancel-running", running=_ask_it_to_stop, holds=_stopped),
     Feature(name="rerun", after=_rerun_it),
+    Feature(name="revive", after=_revive_it),
     Feature(
         name="update", pending=_update_it, running=_update_it_while_running, between=_update_it
     ),

@@ -10,20 +10,25 @@ from typing import Any, Literal, assert_type
 from jobq import (
     BatchTask,
     Bucket,
+    BulkProgress,
     Cron,
     Event,
     Every,
     Failure,
     FlowTree,
     Job,
+    JobCriteria,
     JobInfo,
+    LockInfo,
     PlainTask,
+    Preview,
     Queue,
     QueueFull,
     QueueLimits,
     Rate,
     Retry,
     ScheduleInfo,
+    Selection,
     Snooze,
     State,
     SyncJob,
@@ -36,6 +41,7 @@ from jobq import (
     group,
     testing,
 )
+from jobq.encryption import Encrypted, new_key
 
 billing = Queue("billing", "valkey://localhost:6379")  # default: JQ_URL, else sqlite:///jobq.db
 
@@ -234,6 +240,21 @@ async def index(receipts: list[Receipt]) -> list[int | Exception]:
 @billing.batch_task(size=10)
 def index_in_a_thread(numbers: list[int]) -> list[int]:
     return numbers
+
+
+async def selections() -> None:
+    selection = billing.select("failed", State.CANCELLED, name="charge*", meta={"tenant": "acme"})
+    assert_type(selection, Selection)
+    assert_type(await selection.preview(samples=2), Preview)
+    assert_type(await selection.rerun(pace=50, max_jobs=10), BulkProgress)
+    assert_type(billing.sync.select("failed").purge(), BulkProgress)
+    criteria: JobCriteria = {"error": "Timeout*", "arguments": {"invoice": 7}}
+    async for info in billing.find(state="failed", oldest_first=True, **criteria):
+        assert_type(info, JobInfo)
+    assert_type(await billing.rerun_flow("nightly"), int)
+    assert_type(await billing.lock(charge, invoice=7).info(), LockInfo | None)
+    assert_type(billing.sync.lock(charge, invoice=7).release(), bool)
+    Queue("secret", codec=Encrypted({"k": new_key()}, lock_key=new_key()))
 
 
 async def flows() -> None:

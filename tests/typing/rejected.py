@@ -4,6 +4,7 @@ needed is an error itself."""
 from __future__ import annotations
 
 from jobq import Cron, Every, Queue, Rate, Retry, Worker, chain, current_job, group
+from jobq.encryption import Encrypted
 from tests.typing.accepted import Receipt, billing, charge, email, index
 
 
@@ -99,6 +100,15 @@ async def old_names() -> None:
     billing.find(limit=5)  # type: ignore[call-arg]
     await Worker(billing).run(wait=5)  # type: ignore[call-arg]
     charge.queue.counts()  # type: ignore[attr-defined]
+
+
+async def wrong_selections() -> None:
+    billing.select("failed", nme="charge")  # type: ignore[call-arg]
+    billing.select("failed", error=ValueError)  # type: ignore[arg-type]
+    billing.find(created_after="yesterday")  # type: ignore[arg-type]
+    await billing.select("failed").rerun(pace="fast")  # type: ignore[arg-type]
+    billing.lock("charge", invoice=7)  # type: ignore[arg-type]
+    Encrypted(["key"])  # type: ignore[arg-type]
 
 
 async def wrong_batches() -> None:

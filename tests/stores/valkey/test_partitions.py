@@ -7,9 +7,10 @@ from collections import Counter
 
 import pytest
 
-from jobq.core.commands import Cancel
+from jobq.core.commands import Cancel, Revive
+from jobq.core.locks import LockRecord
 from jobq.core.queues import Fire, Limits, QueueConfig, ScheduleSpec, Window
-from jobq.core.records import Claim, Edge, Filter, JobKey, LeaseRef, QueueName
+from jobq.core.records import Claim, Edge, Filter, JobKey, LeaseRef, QueueName, UniqueSpec
 from jobq.core.states import State
 from jobq.errors import ConfigError
 from jobq.stores import open_store
@@ -332,3 +333,61 @@ async def test_a_busy_worker_leaves_a_last_chance_in_its_partition(
         assert alone == ["frail"]
         settled = await store.settle([], worker="busy", call="last", then=busy)
         assert (settled.leases, settled.last_chance, settled.asleep) == ((), False, True)
+
+
+async def test_the_oldest_jobs_of_each_partition_are_listed_first_and_none_is_missed(
+    store: ValkeyStore, parted: QueueName
+) -> None:
+    ids = [f"j{n:03}" for n in range(100)]
+    await store.put([spec(parted, id) for id in ids])
+    filter = Filter(queue=parted, state=State.WAITING, oldest_first=True)
+    seen: list[str] = []
+    cursor: str | None = None
+    while True:
+        page = await store.find(filter, cursor=cursor, limit=7)
+        seen += [record.id for record in page.records]
+        if (cursor := page.cursor) is None:
+            break
+    assert sorted(seen) == ids
+    place = {id: keys.partition_of(None, id, PARTS) for id in ids}
+    for part in range(PARTS):
+        of_part = [id for id in seen if place[id] == part]
+        assert of_part == sorted(of_part)
+
+
+async def test_a_lock_is_found_and_released_in_whichever_partition_it_is(
+    store: ValkeyStore, parted: QueueName
+) -> None:
+    for n in range(PARTS):
+        lock = f"L{n}"
+        unique = UniqueSpec(lock=lock, mode="simple")
+        await store.put([spec(parted, f"j{n}", unique=unique)])
+        assert await store.find_lock(parted, lock) == LockRecord(f"j{n}")
+        assert await store.release_lock(parted, lock, actor="ada")
+        assert await store.find_lock(parted, lock) is None
+    events = (await store.read_events(parted, after="0")).events
+    released = [event for event in events if str(event.kind) == "released_lock"]
+    assert sorted(event.reason or "" for event in released) == sorted(f"j{n}" for n in range(PARTS))
+    assert {(event.shard, event.actor) for event in released} == {(0, "ada")}
+
+
+async def test_a_flow_is_revived_across_partitions(store: ValkeyStore, parted: QueueName) -> None:
+    children = [f"c{n}" for n in range(10)]
+    edges = tuple(Edge(JobKey(parted, id)) for id in children)
+    await store.put([*(spec(parted, id) for id in children), spec(parted, "p", after=edges)])
+    leases = {lease.id: lease for lease in await take(store, parted, 20)}
+    assert sorted(leases) == children
+    outcomes = [
+        failed(lease) if id in ("c3", "c7") else done(lease) for id, lease in leases.items()
+    ]
+    await store.settle(outcomes, worker="w1", call="ends")
+    (parent,) = await store.get([JobKey(parted, "p")])
+    assert parent
+    assert parent.state is State.FAILED
+    for id in ("c3", "c7", "p"):
+        assert await store.alter([Revive(job=JobKey(parted, id))]) == ["done"]
+    again = await take(store, parted, 20)
+    assert sorted(lease.id for lease in again) == ["c3", "c7"]
+    await store.settle([done(lease) for lease in again], worker="w1", call="again")
+    (last,) = await take(store, parted, 20)
+    assert (last.id, len(last.inputs)) == ("p", 10)
