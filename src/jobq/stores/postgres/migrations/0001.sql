@@ -63,7 +63,12 @@ CREATE TABLE jobs (
     payload      bytea NOT NULL,
     result       bytea
 ) PARTITION BY RANGE (state);
-CREATE TABLE jobs_hot PARTITION OF jobs FOR VALUES FROM (0) TO (4);
+-- Vacuum comes ten times as early as by default. A claim reads past the index pages of jobs that
+-- have started since: after 60,000 of 300,000 jobs, where the default is, 243 pages (0.4 ms) instead
+-- of 24. Each update of a job changes an index, so none can stay in its page, and pages are full.
+-- No claim reads ended jobs: for them the server's defaults are good.
+CREATE TABLE jobs_hot PARTITION OF jobs FOR VALUES FROM (0) TO (4)
+    WITH (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 10000);
 CREATE TABLE jobs_ended PARTITION OF jobs FOR VALUES FROM (4) TO (7);
 
 CREATE UNIQUE INDEX jobs_hot_number ON jobs_hot (pk);
