@@ -50,6 +50,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(held, "HELD_S", 0.0)
     monkeypatch.setattr(held, "LOOK_S", 0.0)
     monkeypatch.setattr(held, "FULL_S", 3600.0)
+    monkeypatch.setattr(held, "SLOW_S", 3600.0)
 
 
 @contextmanager
@@ -198,6 +199,39 @@ async def test_a_job_that_was_locked_for_long_is_found_by_the_leader(server: Ser
 
 
 PassBy = Callable[[], Awaitable[None]]
+
+
+async def test_a_worker_looks_again_when_the_leader_has_found_a_job(server: Server) -> None:
+    """Otherwise the worker would sleep beside the job until its next poll."""
+    with snapshot_of_somebody(server), psycopg.connect(server.url) as other:
+        async with opened(server) as desk, open_store(server.url, clock=desk.clock) as second:
+            beside = desk.through(second)
+            await raise_floors(desk)
+            await rounds(beside, 3)
+            await desk.put("locked")
+            other.execute("select 1 from jobq.jobs_hot where id = 'locked' for update")
+            await rounds(beside, 3)
+            other.rollback()
+            await look_from_the_beginning(desk)
+            settled = await beside.exchange(then=beside.claiming(5))
+            assert settled.leases == ()
+            assert settled.next_due_ms == 0
+            assert await beside.claim_ids() == ["locked"]
+
+
+async def test_a_worker_without_room_does_not_stay_registered(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A job that is put then must wake another worker."""
+    monkeypatch.setattr(fast, "BUSY_S", 0.0)
+    with snapshot_of_somebody(server):
+        async with opened(server) as desk:
+            await raise_floors(desk)
+            assert ask(server.url, "select stays from jobq.sleepers") == [(True,)]
+            await desk.put("a", "b")
+            await desk.take()
+            await desk.look("a")  # the connection has sent what it had to
+            assert ask(server.url, "select stays from jobq.sleepers") == []
 
 
 async def _released(desk: Desk, pass_by: PassBy) -> None:
@@ -359,8 +393,12 @@ async def test_no_wake_up_is_lost_while_registrations_stay(
     assert slowest < SLOW_S / 2
 
 
-async def test_a_worker_that_sleeps_often_is_registered_once(server: Server) -> None:
+async def test_a_worker_that_sleeps_often_is_registered_once(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Each change of its row would leave a dead one that every later put reads past."""
+    monkeypatch.setattr(fast, "STAYS_S", 3600.0)
+    monkeypatch.setattr(fast, "BUSY_S", 3600.0)
     with snapshot_of_somebody(server):
         async with opened(server) as desk:
             await raise_floors(desk)

@@ -76,6 +76,8 @@ _STATEMENTS_ABOVE = (
 STAYS_S = 5.0
 """Seconds after which a sleeper's registration that stays is renewed. The worker is registered for
 twice as long after it has slept the last time."""
+BUSY_S = 1.0
+"""Seconds that such a registration lasts at least, also if the worker has no room for more jobs."""
 
 _encode = msgspec.msgpack.Encoder().encode
 
@@ -221,7 +223,7 @@ def exchange(
         waking.send(link, now, memory, claiming.work(), ends.happened, claiming.lines)
         link.flush()
         link.wait(committed)
-        held.heard(memory, published)
+        news = held.heard(memory, published)
     except StatementFailed as e:
         _refused(call, plain, e)
         return None
@@ -236,6 +238,10 @@ def exchange(
         leases, asleep, due = _sleep(claiming, mailbox)
     elif len(leases) < claiming.limit:
         due = claiming.next_due()
+    elif leases:
+        _is_busy(claiming)
+    if news and len(leases) < claiming.limit:
+        due = 0  # the leader has found jobs where this call did not look
     return Settled(stale=(), leases=tuple(leases), next_due_ms=due, asleep=asleep), asleep
 
 
@@ -285,6 +291,18 @@ def _wakes_up(claiming: _Claiming, was_asleep: bool) -> bool:
     if claiming.registered(2 * STAYS_S):
         return False
     return memory.registered.pop(worker, None) is not None or was_asleep
+
+
+def _is_busy(claiming: _Claiming) -> None:
+    """The worker has no room left: delete its registration that stays, so that others are woken.
+
+    Not more than once per second, because each time leaves a dead row."""
+    registered = claiming.call.memory.registered
+    found = registered.get(claiming.worker)
+    if found is not None and time.monotonic() - found.at >= BUSY_S:
+        del registered[claiming.worker]
+        claiming.call.link.execute(FAST["wake_up"], (claiming.worker,)).quiet = True
+        claiming.call.link.flush()
 
 
 class _Claiming:

@@ -170,12 +170,16 @@ class Floors:
         """Whether somebody holds a snapshot open, so that claims use floors."""
         return time.monotonic() < self._until
 
-    def start(self, blocks: Mapping[int, Sequence[Block]], seconds: float) -> None:
-        """Use floors for so long. Jobs wait in these blocks of queues, perhaps below a floor."""
+    def start(self, blocks: Mapping[int, Sequence[Block]], seconds: float) -> bool:
+        """Use floors for so long. Jobs wait in these blocks of queues, perhaps below a floor.
+
+        Returns whether these are other blocks than before."""
         with self._lock:
             if not self.active:
                 self._forget()
+            news = blocks != self._blocks
             self._until, self._blocks = time.monotonic() + seconds, blocks
+            return news
 
     def stop(self) -> None:
         """Use no floors."""

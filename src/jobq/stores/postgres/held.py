@@ -116,15 +116,17 @@ def ask(link: Link, memory: PostgresMemory) -> Reply | None:
     return link.execute(FLOORS["newest"], (FRESH_S,))
 
 
-def heard(memory: PostgresMemory, reply: Reply | None) -> None:
-    """Begin or cease to use floors, as the reply says."""
+def heard(memory: PostgresMemory, reply: Reply | None) -> bool:
+    """Begin or cease to use floors, as the reply says.
+
+    Returns whether jobs wait in other blocks than it said the last time."""
     if reply is None:
-        return
+        return False
     row = reply.fetchone()
     if row is None:
         memory.floors.stop()
-    else:
-        memory.floors.start(_by_queue(row[0]), FRESH_S)
+        return False
+    return memory.floors.start(_by_queue(row[0]), FRESH_S)
 
 
 def _by_queue(blocks: Sequence[Sequence[int]]) -> Blocks:

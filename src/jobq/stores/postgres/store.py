@@ -339,8 +339,11 @@ class PostgresStore(RelationalStore):
         return self._mailbox
 
     def _look_again(self) -> None:
-        """The connection was replaced: notices are lost, and so may be the registrations."""
+        """The connection was replaced: notices are lost, and so may be the registrations.
+
+        If a replica was promoted, jobs may wait again where claims have found nothing."""
         self._memory.registered.clear()
+        self._memory.floors.stop()
         if self._mailbox is not None and self._again is None:
             self._again = asyncio.get_running_loop().create_task(self._listen_again(self._mailbox))
 
