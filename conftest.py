@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 
 import pytest
@@ -10,7 +11,10 @@ from tests.places import embedded, postgres, valkey  # noqa: F401 (importing the
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """`--store NAME`, repeatable, chooses the stores to test. JQ_TEST_STORES=name,name does too."""
+    """`--store NAME`, repeatable, chooses the stores to test. JQ_TEST_STORES=name,name does too.
+
+    `--postgres VERSION` chooses the PostgreSQL, as JQ_POSTGRES does.
+    """
     parser.addoption(
         "--store",
         action="append",
@@ -18,6 +22,18 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         metavar="NAME",
         help="run the contract suite on this store only",
     )
+
+    parser.addoption(
+        "--postgres",
+        metavar="VERSION",
+        help="the major version of PostgreSQL that tests use, for example 18 (JQ_POSTGRES)",
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Programs that tests start use the same version."""
+    if version := config.getoption("--postgres"):
+        os.environ["JQ_POSTGRES"] = version
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -21,6 +21,7 @@ SAID = {
     "sqlalchemy_async": "receipt for order 1\n",
     "django_atomic": "order 1 exists\n1 job waits\n",
     "complete_in": "balance: 150\n",
+    "until_idle": "receipt for order 1\n",
 }
 
 
