@@ -188,7 +188,7 @@ async def test_waiting_for_missing_replicas_is_an_unknown_outcome(
             await store.put([spec(queue, "a")])
 
 
-async def test_a_checkpoint_waits_for_replicas_and_progress_does_not(
+async def test_checkpoints_and_steps_wait_for_replicas_and_progress_does_not(
     own_server: Server, queue: QueueName
 ) -> None:
     async with open_store(own_server.url) as store:
@@ -199,8 +199,9 @@ async def test_a_checkpoint_waits_for_replicas_and_progress_does_not(
         assert await store.note([Note(lease=held, progress=b"1", lines=("on its way",))]) == [
             "held"
         ]
-        with pytest.raises(StoreUnavailable, match="0 of 1 replicas"):
-            await store.note([Note(lease=held, saved=b"step 1")])
+        for note in (Note(lease=held, saved=b"x"), Note(lease=held, steps=(("charge", b"x"),))):
+            with pytest.raises(StoreUnavailable, match="0 of 1 replicas"):
+                await store.note([note])
 
 
 async def test_a_call_that_a_replica_confirms_succeeds(
