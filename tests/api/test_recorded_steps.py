@@ -372,6 +372,31 @@ async def test_without_an_annotation_every_run_gets_plain_values(
     assert seen == [[1, 2], None] * 2
 
 
+@pytest.mark.parametrize("codecs", [{"codec": "msgpack"}, {"result_codec": "msgpack"}], ids=str)
+async def test_results_are_recorded_in_the_codec_of_results(
+    url: str, codecs: dict[str, Any]
+) -> None:
+    def make() -> list[Any]:
+        return [Receipt(7), b"\xff"]
+
+    async with Queue("coded", url, **codecs) as queue:
+
+        @queue.task(retry=NOW)
+        async def order() -> bytes:
+            receipt, data = await current_job().step("make", make)
+            assert receipt == {"number": 7}
+            if current_job().attempt == 1:
+                raise ValueError("again")
+            assert isinstance(data, bytes)
+            return data
+
+        async with Worker(queue):
+            job = await order.enqueue()
+            assert await job.result(timeout=20) == b"\xff"
+        ((made,), saved) = ((await job.info()).steps, (await job.info()).saved)
+    assert (made.result, saved) == ([{"number": 7}, b"\xff"], None)
+
+
 async def test_a_task_can_be_a_step(jobs: Sandbox, clocked: Queue) -> None:
     @clocked.task
     async def make() -> Receipt:
