@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import atexit
 import os
+import shutil
+import tempfile
 from collections.abc import Iterator
 from importlib.util import find_spec
 
@@ -13,6 +16,9 @@ if find_spec("django") is None:
 
 import django
 
+# A folder for each process of a test run. The processes that a test starts use the same one.
+os.environ["JOBQ_TEST_FOLDER"] = tempfile.mkdtemp(prefix="jobq-django-")
+atexit.register(shutil.rmtree, os.environ["JOBQ_TEST_FOLDER"], ignore_errors=True)
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "tests.with_django.settings")
 django.setup()
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-import tempfile
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from jobq import Retry
 
-FOLDER = Path(os.environ.setdefault("JOBQ_TEST_FOLDER", tempfile.mkdtemp(prefix="jobq-django-")))
+FOLDER = Path(os.environ["JOBQ_TEST_FOLDER"])
 
 SECRET_KEY = "of a test"
 USE_TZ = True

@@ -93,6 +93,36 @@ def test_the_help_of_both_commands_names_them() -> None:
         assert teaches in said.stdout
 
 
+def test_the_help_of_manage_py_teaches_the_options() -> None:
+    assert "--concurrency" in manage("help", "jobq_worker").stdout
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        ({"INSTALLED_APPS": ["jobq.django"]}, "this project has no queue"),
+        ({"INSTALLED_APPS": ["jobq.django"], "JOBQ": {"URI": ""}}, "unknown key 'URI'"),
+    ],
+    ids=["no queue", "a wrong setting"],
+)
+def test_a_project_that_has_no_work_is_told_so_in_one_line(
+    settings: dict[str, object], says: str, tmp_path: Path
+) -> None:
+    lines = [f"{name} = {value!r}" for name, value in settings.items()]
+    (tmp_path / "bare.py").write_text("\n".join(lines))
+    done = subprocess.run(
+        [*MANAGE, "jobq_worker", "--settings", "bare", "--pythonpath", str(tmp_path)],
+        cwd=tmp_path,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 2, done.stderr
+    assert says in done.stderr
+    assert "Traceback" not in done.stderr
+
+
 @pytest.mark.usefixtures("orders")
 def test_call_command_returns_the_output_and_raises_the_error() -> None:
     confirm.sync.enqueue(1)

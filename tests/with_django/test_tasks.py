@@ -21,7 +21,7 @@ from jobq import Worker, sync
 from jobq.django.queues_to_work_on import queues_to_work_on
 from jobq.django.tasks.backend import TaskBackend
 from jobq.django.tasks.results import class_path
-from tests.with_django.app import tasks
+from tests.with_django.app import jobs, tasks
 from tests.with_django.app.models import Order
 
 Status = framework.TaskResultStatus
@@ -108,6 +108,15 @@ def test_an_async_task_runs_in_its_own_queue(signals: list[Any]) -> None:
     result = ended(tasks.count_orders.enqueue())
     assert (result.return_value, result.task.queue_name, result.task.priority) == (1, "slow", 10)
     assert {name for name, *_ in signals} == {"task_enqueued", "task_started", "task_finished"}
+
+
+@pytest.mark.usefixtures("worker")
+def test_a_queue_of_the_project_runs_its_own_jobs_and_tasks_of_django() -> None:
+    order = Order.objects.create(name="one")
+    result = tasks.confirm_order.using(queue_name="orders").enqueue(order.id)
+    job = jobs.confirm.sync.enqueue(order.id)
+    assert ended(result).return_value == {"confirmed": 1}
+    assert job.result(timeout=10) is True
 
 
 @pytest.mark.usefixtures("worker")

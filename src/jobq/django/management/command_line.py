@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
 import click
 from django.core.management.base import BaseCommand, CommandError, DjangoHelpFormatter
+
+from jobq.errors import ConfigError
 
 _OF_DJANGO = ("--settings", "--pythonpath")
 """Options that manage.py has read before the command starts."""
@@ -22,6 +25,9 @@ class CommandLine(BaseCommand):
     program: str
     main: click.Command
 
+    def prepare(self) -> None:
+        """Check what the command needs. CommandError or ConfigError says what is missing."""
+
     def first_arguments(self) -> list[str]:
         """What is put before the user's arguments."""
         return []
@@ -32,10 +38,24 @@ class CommandLine(BaseCommand):
 
     def run_from_argv(self, argv: Sequence[str]) -> None:
         """Called by manage.py. Ends the process with the exit code of the command line."""
+        asks_for_help = "--help" in argv or "-h" in argv
+        try:
+            if not asks_for_help:
+                self.prepare()
+            first, defaults = self.first_arguments(), dict(self.defaults())
+        except (CommandError, ConfigError) as error:
+            self.stderr.write(f"Error: {error}")
+            sys.exit(2)
         self.main.main(
-            args=[*self.first_arguments(), *_without_options_of_django(argv[2:])],
+            args=[*first, *_without_options_of_django(argv[2:])],
             prog_name=f"{_program(argv[0])} {argv[1]}",
-            default_map=dict(self.defaults()),
+            default_map=defaults,
+        )
+
+    def print_help(self, prog_name: str, subcommand: str) -> None:
+        """Called by `manage.py help`."""
+        self.main.main(
+            args=["--help"], prog_name=f"{_program(prog_name)} {subcommand}", standalone_mode=False
         )
 
     def create_parser(self, prog_name: str, subcommand: str, **kwargs: Any) -> Any:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from importlib import import_module
 from typing import Any
 
 from jobq.cli.worker import main
 from jobq.django.config import config
 from jobq.django.management.command_line import CommandLine
+
+QUEUES = "jobq.django.discovered"
+"""The module whose queues the worker works on."""
 
 
 class Command(CommandLine):
@@ -17,14 +21,14 @@ class Command(CommandLine):
     program = "jobq_worker"
     main = main
 
-    def run_from_argv(self, argv: Sequence[str]) -> None:
-        """Called by manage.py. The checks of the project run first, as for a server."""
+    def prepare(self) -> None:
+        """Run the checks of the project, as a server does, and find its queues."""
         self.check()
-        super().run_from_argv(argv)
+        import_module(QUEUES)
 
     def first_arguments(self) -> list[str]:
         """The module that has the queues of the project."""
-        return ["--app", "jobq.django.discovered"]
+        return ["--app", QUEUES]
 
     def defaults(self) -> Mapping[str, Any]:
         """JOBQ["WORKER"]. The command line and the environment win."""
