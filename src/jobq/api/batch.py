@@ -106,7 +106,7 @@ class BatchHandler(TaskHandler):
     def bind(self, lease: Lease, /) -> tuple[Sequence[Any], Mapping[str, Any]]:
         """Decode the item of one job to the function's annotation. A bad item fails its job
         only."""
-        args, kwargs = self._codec_of(lease).for_task(lease.name).decode_call(lease.payload)
+        args, kwargs = self._call_codec_of(lease).decode_call(lease.payload)
         if lease.inputs:
             args, kwargs = fill(args, kwargs, lease.inputs)
         items = [*args, *(value for name, value in kwargs.items() if name == "item")]

@@ -44,6 +44,7 @@ class TaskHandler:
         self.permissions: Permissions | None = _instance(options, "permissions", (Permissions,))
         self._decoder = decoder
         self._codec = codec
+        self._call_codec = codec.for_task(name)
         self._dependencies: frozenset[str] = getattr(fn, "dependencies", frozenset())
         self.max_payload: int | None = None  # bytes that a result may take; set by the queue
 
@@ -57,9 +58,7 @@ class TaskHandler:
     def bind(self, lease: Lease, /) -> tuple[Sequence[Any], Mapping[str, Any]]:
         """Decode the job's arguments to the function's annotations. Raises InvalidJob or
         ConfigError if they do not fit."""
-        args, kwargs = self._decoder.decode(
-            lease.payload, self._codec_of(lease).for_task(lease.name), lease.inputs
-        )
+        args, kwargs = self._decoder.decode(lease.payload, self._call_codec_of(lease), lease.inputs)
         if self._dependencies and not self._dependencies.isdisjoint(kwargs):
             names = ", ".join(sorted(self._dependencies.intersection(kwargs)))
             raise InvalidJob(f"{names}: a dependency of task {self.name} cannot be an argument")
@@ -73,6 +72,12 @@ class TaskHandler:
         if self.max_payload is not None and len(data) > self.max_payload:
             checks.check_payload(data, self.max_payload, f"{what} of {self.name} takes")
         return data
+
+    def _call_codec_of(self, lease: Lease) -> Codec:
+        """The codec of a job's arguments."""
+        if lease.codec == self._codec.name:
+            return self._call_codec
+        return get_codec(lease.codec).for_task(lease.name)
 
     def _codec_of(self, lease: Lease) -> Codec:
         """The codec of a job. It differs from the queue's if the job was enqueued before a
