@@ -17,6 +17,7 @@ from jobq import (
     Queue,
     QueueClosed,
     Retry,
+    Snooze,
     State,
     WaitTimeout,
     Worker,
@@ -279,3 +280,71 @@ def test_new_lines_are_those_behind_the_lines_seen(
     seen: list[str], logged: list[str], new: list[str]
 ) -> None:
     assert list(new_lines(seen, logged)) == new
+
+
+# ── together with other features ──────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.usefixtures("only_signals")
+async def test_a_member_of_a_flow_is_followed_from_blocked_to_its_end(queue: Queue) -> None:
+    talk = Talk(queue)
+
+    @queue.task
+    async def after(said: str) -> str:
+        await current_job().log(said)
+        return said.upper()
+
+    async with queue.flow() as flow:
+        parent = flow.add(after, flow.add(talk.task).ref)
+    async with asyncio.timeout(PATIENCE_S), aclosing(parent.follow()) as updates:
+        assert (await anext(updates)).state is State.BLOCKED
+        talk.steps.put_nowait(None)
+        async with Worker(queue):
+            found = [update async for update in updates]
+    assert (found[-1].info.result, lines(found)) == ("DONE", ["done"])
+
+
+@pytest.mark.usefixtures("only_signals")
+async def test_a_snoozed_job_and_one_that_waits_for_a_signal_are_followed(queue: Queue) -> None:
+    @queue.task
+    async def patient() -> Any:
+        if current_job().attempt == 1:
+            raise Snooze(0.01)
+        return await current_job().wait_for_signal("go")
+
+    job = await patient.enqueue()
+    async with Worker(queue), asyncio.timeout(PATIENCE_S):
+        async for update in job.follow():
+            if update.state is State.BLOCKED:
+                await job.signal("go", 7)
+    assert update.info.result == 7
+
+
+@pytest.mark.usefixtures("only_signals")
+async def test_each_job_of_a_batch_has_its_own_followers(queue: Queue) -> None:
+    @queue.batch_task(size=3)
+    async def together(items: list[int]) -> list[int]:
+        return [10 * item for item in items]
+
+    jobs = await together.enqueue_many([(n,) for n in range(3)])
+    followers = [asyncio.create_task(followed(job)) for job in jobs for _ in range(2)]
+    async with Worker(queue):
+        ends = [(await follower)[-1].info.result for follower in followers]
+    assert ends == [0, 0, 10, 10, 20, 20]
+
+
+@pytest.mark.usefixtures("only_signals")
+async def test_the_jobs_of_a_keyed_queue_are_followed_in_all_its_partitions(
+    url: str, kind: str
+) -> None:
+    partitions = 4 if kind == "valkey" else None  # the other stores have one
+    async with Queue("parts", url, mode="keyed", partitions=partitions) as queue:
+        talk = Talk(queue)
+        jobs = [await talk.task.options(key=str(n)).enqueue() for n in range(4)]
+        followers = [asyncio.create_task(followed(job)) for job in jobs]
+        for step in ("a line", None) * 4:
+            talk.steps.put_nowait(step)
+        async with Worker(queue, concurrency=1):
+            ends = [(await follower)[-1] for follower in followers]
+    assert {end.state for end in ends} == {State.COMPLETED}
+    assert [line for follower in followers for line in lines(follower.result())] == ["a line"] * 4

@@ -19,6 +19,7 @@ from jobq import (
     Job,
     JobCriteria,
     JobInfo,
+    JobUpdate,
     LockInfo,
     PlainTask,
     Preview,
@@ -42,6 +43,7 @@ from jobq import (
     testing,
 )
 from jobq.encryption import Encrypted, new_key
+from jobq.http import Reply, error_reply, job_events, job_reply, sync_job_reply
 
 billing = Queue("billing", "valkey://localhost:6379")  # default: JQ_URL, else sqlite:///jobq.db
 
@@ -97,6 +99,21 @@ async def main() -> None:
     assert_type(job.duplicate, bool)
     assert_type(await job.info(), JobInfo)
     assert_type(await job.state(), State)
+
+
+async def following(job: Job[Receipt]) -> None:
+    async for update in job.follow(timeout=30, repeat_after=timedelta(seconds=15)):
+        assert_type(update, JobUpdate)
+        assert_type((update.state, update.lines, update.ended), tuple[State, tuple[str, ...], bool])
+    for update in job.sync.follow():
+        assert_type(update.info, JobInfo)
+    assert_type(await job_reply(job, timeout=10, location="/jobs/7"), Reply)
+    assert_type(sync_job_reply(job.sync), Reply)
+    assert_type(error_reply(QueueFull()).status, int)
+    async for frame in await job_events(job):
+        assert_type(frame, bytes)
+    with testing.fake_job(attempt=2) as fake:
+        assert_type(fake.lines, list[str])
 
 
 async def calling() -> None:
