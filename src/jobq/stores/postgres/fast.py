@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 
@@ -29,23 +29,20 @@ from jobq.core.records import (
     Settled,
 )
 from jobq.stores.postgres import failures, held, waking
-from jobq.stores.postgres.floors import as_columns
-from jobq.stores.postgres.link import Link, Reply, StatementFailed
+from jobq.stores.postgres.claiming import NO_ENDS, Call, Claiming, Ends
+from jobq.stores.postgres.link import Link, StatementFailed
 from jobq.stores.postgres.memory import Plain, PostgresMemory, Registered
-from jobq.stores.postgres.queries import FAST, FAST_ABOVE, FLOORS
-from jobq.stores.relational.claim import REMEMBERED, lease_of, queue_order
+from jobq.stores.postgres.queries import FAST, FLOORS
 from jobq.stores.relational.codes import (
     DELAYED,
-    ENDING,
     WAITING,
     WATCHED,
 )
-from jobq.stores.relational.memory import Granted
 from jobq.stores.relational.new_jobs import Watch, accepted_items, new_job
-from jobq.stores.relational.rows import ClaimedJob, NewJob, read
+from jobq.stores.relational.rows import NewJob
 from jobq.stores.relational.settle import completed_item
 from jobq.stores.relational.signals import LISTEN_MS, ended_topic
-from jobq.stores.relational.tokens import caller_of, token_mark
+from jobq.stores.relational.tokens import caller_of
 
 _DOES_NOT_FIT = "22012"  # division by zero
 MOST = 5_000
@@ -66,13 +63,6 @@ _STATEMENTS = (
 )
 """What an exchange may need. To prepare one of them later would commit what is queued."""
 
-_STATEMENTS_ABOVE = (
-    *(FAST_ABOVE[name] for name in ("exchange", "next_times")),
-    waking.SQL_ABOVE["wake"],
-    FLOORS["place"],
-)
-"""The same for an exchange with floors."""
-
 STAYS_S = 5.0
 """Seconds after which a sleeper's registration that stays is renewed. The worker is registered for
 twice as long after it has slept the last time."""
@@ -80,15 +70,6 @@ BUSY_S = 1.0
 """Seconds that such a registration lasts at least, also if the worker has no room for more jobs."""
 
 _encode = msgspec.msgpack.Encoder().encode
-
-
-class Call(NamedTuple):
-    """What all calls of a handle need."""
-
-    link: Link
-    now: int
-    ahead: int
-    memory: PostgresMemory
 
 
 # ── put ───────────────────────────────────────────────────────────────────────────────────────────
@@ -170,17 +151,6 @@ def may_exchange(
     )
 
 
-class _Ends(NamedTuple):
-    """The completed jobs of an exchange, as the statement takes them."""
-
-    columns: tuple[Sequence[Any], ...]
-    entries: tuple[Sequence[Any], ...]
-    happened: list[waking.Happened]
-
-
-_NO_ENDS = _Ends(((), (), (), ()), ((), (), (), ()), [])
-
-
 def exchange(
     link: Link,
     now: int,
@@ -209,10 +179,10 @@ def exchange(
     if found is None:
         return None
     plain = {queue.name: queue for queue in found}
-    ends = _ends(call, outcomes, plain) if outcomes else _NO_ENDS
+    ends = _ends(call, outcomes, plain) if outcomes else NO_ENDS
     if ends is None:
         return None
-    claiming = _Claiming(call, worker, name, [plain[queue] for queue in queues], wanted)
+    claiming = Claiming(call, worker, name, [plain[queue] for queue in queues], wanted)
     try:
         if _wakes_up(claiming, was_asleep):
             link.execute(FAST["wake_up"], (worker,)).quiet = True
@@ -257,7 +227,7 @@ def _tell_of_ends(call: Call, outcomes: Sequence[Complete], late: Sequence[int])
         call.link.flush()
 
 
-def _sleep(claiming: _Claiming, mailbox: str) -> tuple[list[Lease], bool, int | None]:
+def _sleep(claiming: Claiming, mailbox: str) -> tuple[list[Lease], bool, int | None]:
     """Register a worker that found nothing, and look once more.
 
     Whoever puts a job from now on wakes the worker. A job that was put before is found."""
@@ -266,7 +236,7 @@ def _sleep(claiming: _Claiming, mailbox: str) -> tuple[list[Lease], bool, int | 
         return [], True, claiming.next_due()
     link.execute(FAST["fall_asleep"], claiming.sleeper(mailbox))
     link.sync()
-    reply = claiming.execute(_NO_ENDS, again=True)
+    reply = claiming.execute(NO_ENDS, again=True)
     committed = link.sync()
     times = link.execute(claiming.sql["next_times"], (claiming.qids, claiming.call.now))
     link.flush()
@@ -285,7 +255,7 @@ def _sleep(claiming: _Claiming, mailbox: str) -> tuple[list[Lease], bool, int | 
     return leases, True, claiming.until(times)
 
 
-def _wakes_up(claiming: _Claiming, was_asleep: bool) -> bool:
+def _wakes_up(claiming: Claiming, was_asleep: bool) -> bool:
     """Whether the registration of the worker must be deleted: those that stay are not."""
     memory, worker = claiming.call.memory, claiming.worker
     if claiming.registered(2 * STAYS_S):
@@ -293,7 +263,7 @@ def _wakes_up(claiming: _Claiming, was_asleep: bool) -> bool:
     return memory.registered.pop(worker, None) is not None or was_asleep
 
 
-def _is_busy(claiming: _Claiming) -> None:
+def _is_busy(claiming: Claiming) -> None:
     """The worker has no room left: delete its registration that stays, so that others are woken.
 
     Not more than once per second, because each time leaves a dead row."""
@@ -305,117 +275,7 @@ def _is_busy(claiming: _Claiming) -> None:
         claiming.call.link.flush()
 
 
-class _Claiming:
-    """The claim of an exchange."""
-
-    def __init__(
-        self, call: Call, worker: str, name: str, queues: list[Plain], wanted: Claim | None
-    ) -> None:
-        self.call, self.worker, self.name, self.queues = call, worker, name, queues
-        self.limit = 0 if wanted is None else wanted.limit
-        self.expires = call.now + (0 if wanted is None else wanted.lease_ms)
-        self.mark = token_mark(worker, name)
-        self.caller = caller_of(worker, name)
-        self.qids = [queue.qid for queue in queues]
-        self.floors = call.memory.floors
-        self.above = self.floors.active
-        self.sql = FAST_ABOVE if self.above else FAST
-        self.lines = self.floors.ranges(self.qids) if self.above else None
-        self._began = 0.0
-        self._place: Reply | None = None
-        if self.above:
-            call.link.prepare(*_STATEMENTS_ABOVE)
-
-    def execute(self, ends: _Ends, *, again: bool) -> Reply:
-        """Queue the statement. `again`: the call has looked before."""
-        link = self.call.link
-        parameters = (
-            self.qids, *ends.columns, self.call.now, self.limit, self.mark, self.worker,
-            self.expires, self.caller, self.name, *ends.entries, again,
-        )  # fmt: skip
-        if self.lines is None:
-            return link.execute(FAST["exchange"], parameters)
-        self._began = time.monotonic()
-        self._place = link.execute(FLOORS["place"])
-        since = [self.floors.due(qid) for qid in self.qids]
-        return link.execute(FAST_ABOVE["exchange"], (*parameters, since, *as_columns(self.lines)))
-
-    def _learn(self, found: dict[int, list[ClaimedJob]]) -> None:
-        """The statement has succeeded: remember where nothing is left."""
-        row = None if self._place is None else self._place.fetchone()
-        if row is None or row[0] is None:
-            return
-        ended = time.monotonic()
-        left = self.limit
-        for qid in self.qids:
-            self.floors.nothing_due(qid, self.call.now, self._began, ended)
-            jobs = [(job.priority, job.seq) for job in found.get(qid, ())]
-            left -= len(jobs)
-            if self.limit and (left or jobs):
-                self.floors.claimed(
-                    qid, jobs, full=not left, place=row[0], began=self._began, ended=ended
-                )
-
-    def registered(self, seconds: float) -> bool:
-        """Whether the worker is registered as a sleeper that stays, for at most so long."""
-        found = self.call.memory.registered.get(self.worker)
-        return (
-            found is not None
-            and self.above
-            and found.qids >= set(self.qids)
-            and time.monotonic() - found.at < seconds
-        )
-
-    def sleeper(self, mailbox: str) -> tuple[Any, ...]:
-        """The parameters that register the worker as asleep."""
-        return self.qids, self.worker, mailbox, self.limit, self.call.now, self.above
-
-    def work(self) -> list[waking.Work]:
-        """The queues in which more jobs may wait than this worker has room for."""
-        return [waking.Work(q.qid, q.name, 1, more=True) for q in self.queues if self.limit]
-
-    def leases(self, reply: Any) -> tuple[list[Lease], list[int] | None]:
-        """The leases that the statement has granted, in the order of the queues.
-
-        Also the numbers of completed jobs whose end has listeners."""
-        found: dict[int, list[ClaimedJob]] = {}
-        watched: list[int] | None = None
-        started = self.call.now
-        for watched, started, qid, *columns in reply.fetchall():  # noqa: B007 - same in all rows
-            if qid is not None:
-                found.setdefault(qid, []).append(read(columns, ClaimedJob))
-        leases: list[Lease] = []
-        granted = self.call.memory.granted
-        if len(granted) > REMEMBERED:
-            granted.clear()
-        for jobs in found.values():
-            jobs.sort(key=queue_order)
-        self._learn(found)
-        for queue in self.queues:
-            for job in found.get(queue.qid, ()):
-                token = f"{job.pk}{self.mark}"
-                if not job.flags & ENDING & ~WATCHED:
-                    granted[token] = Granted(
-                        queue.qid, job.pk, job.id, job.life, job.name, None, job.attempt,
-                        job.failures, job.stalls, job.created_ms, job.due_ms, started, None,
-                        bool(job.flags & WATCHED),
-                    )  # fmt: skip
-                leases.append(lease_of(queue.name, job, token, started, self.expires))
-        return leases, watched
-
-    def next_due(self) -> int | None:
-        """Milliseconds until a job of the queues may become claimable by the clock; None: never."""
-        return self.until(
-            self.call.link.execute(self.sql["next_times"], (self.qids, self.call.now))
-        )
-
-    def until(self, times: Any) -> int | None:
-        """The same, of the reply."""
-        row = times.fetchone()
-        return None if row is None or row[0] is None else max(0, row[0] - self.call.now)
-
-
-def _ends(call: Call, outcomes: Sequence[Complete], plain: dict[QueueName, Plain]) -> _Ends | None:
+def _ends(call: Call, outcomes: Sequence[Complete], plain: dict[QueueName, Plain]) -> Ends | None:
     now, granted = call.now, call.memory.granted
     columns: list[tuple[Any, ...]] = []
     items: dict[int, list[Item]] = {}
@@ -436,7 +296,7 @@ def _ends(call: Call, outcomes: Sequence[Complete], plain: dict[QueueName, Plain
         list(items), [len(each) for each in items.values()], list(runs.values()),
         [_encode(each) for each in items.values()],
     )  # fmt: skip
-    return _Ends(tuple(zip(*columns, strict=True)), entries, happened)
+    return Ends(tuple(zip(*columns, strict=True)), entries, happened)
 
 
 # ── queues ────────────────────────────────────────────────────────────────────────────────────────
