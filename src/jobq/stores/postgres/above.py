@@ -32,6 +32,10 @@ ABOVE: dict[str, tuple[str, _Floors]] = {
         UPKEEP_ABOVE["past_retention"],
         lambda floors, parameters: (floors.past(parameters[0]),),
     ),
+    SQL.upkeep["beyond_count"]: (
+        UPKEEP_ABOVE["beyond_count"],
+        lambda floors, parameters: (floors.oldest(parameters[0], parameters[1]),),
+    ),
 }  # fmt: skip
 """Statements that begin at floors while somebody holds a snapshot (floors.py), and the floors that
 each one takes as further parameters."""

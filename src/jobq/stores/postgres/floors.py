@@ -163,6 +163,8 @@ class Floors:
         self._lines: dict[int, Line] = {}  # by qid
         self._due: dict[int, Mark] = {}  # by qid: nothing is due by the clock before this time
         self._past: dict[int, Mark] = {}  # by qid: no retention has ended before this time
+        # By qid and state: no record of an ended job expires before this time.
+        self._oldest: dict[tuple[int, int], Mark] = {}
         self._blocks: Mapping[int, Sequence[Block]] = {}
 
     @property
@@ -193,6 +195,7 @@ class Floors:
         self._lines.clear()
         self._due.clear()
         self._past.clear()
+        self._oldest.clear()
 
     def ranges(self, qids: Iterable[int]) -> list[tuple[int, Range]]:
         """What claims from these queues have to read, in order."""
@@ -224,6 +227,12 @@ class Floors:
         """The same for the retention of ended jobs."""
         with self._lock:
             return self._past[qid].floor if qid in self._past else 0
+
+    def oldest(self, qid: int, state: int) -> int:
+        """No record of a job that ended in this way expires before this time, in milliseconds."""
+        with self._lock:
+            mark = self._oldest.get((qid, state))
+            return 0 if mark is None else mark.floor
 
     def times(self) -> tuple[list[int], list[int], list[int]]:
         """Queues, and both times of each."""
@@ -260,3 +269,9 @@ class Floors:
         with self._lock:
             if self.active:
                 self._past.setdefault(qid, Mark(0)).saw(now, began, ended)
+
+    def oldest_is(self, qid: int, state: int, at_ms: int, began: float, ended: float) -> None:
+        """A look has found no record of such a job that expires before this time."""
+        with self._lock:
+            if self.active:
+                self._oldest.setdefault((qid, state), Mark(0)).saw(at_ms, began, ended)

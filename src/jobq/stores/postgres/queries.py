@@ -55,7 +55,7 @@ _ENDED = {
 _FRAGMENTS = statements.load(_PACKAGE, "fragments.sql", {})
 
 ABOVE = {
-    **{f"since_{n}": f" AND at_ms >= ${n}" for n in (2, 3, 4, 6)},
+    **{f"since_{n}": f" AND at_ms >= ${n}" for n in (2, 3, 4, 5, 6)},
     "since": " AND at_ms >= wanted.since",
     "floors_18": ", $18::bigint[]",
     "floor": ", since",

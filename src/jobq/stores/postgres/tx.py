@@ -30,7 +30,7 @@ from jobq.stores.postgres.floors import FIRST
 from jobq.stores.postgres.link import Link, Reply, StatementFailed
 from jobq.stores.postgres.memory import PostgresMemory
 from jobq.stores.postgres.queries import FLOORS, NUMBERING, SQL
-from jobq.stores.relational.codes import ACTIVE
+from jobq.stores.relational.codes import ACTIVE, ENDED
 from jobq.stores.relational.dialect import Rows
 from jobq.stores.relational.rows import (
     FIGURE_OF_KIND,
@@ -327,6 +327,19 @@ class PostgresTx(Tx):
             self.memory.floors.nothing_due(qid, self.now, self._began, ended)
             if ended_too:
                 self.memory.floors.nothing_past(qid, self.now, self._began, ended)
+
+    def look_at_ended(self, qid: int) -> None:
+        """Remember which records of ended jobs are the oldest, if somebody holds a snapshot."""
+        if not self._above:
+            return
+        floors = self.memory.floors
+        asked = [
+            (state, self.execute(FLOORS["oldest_ended"], (qid, state, floors.oldest(qid, state))))
+            for state in ENDED
+        ]
+        for state, reply in asked:
+            if (row := reply.fetchone()) is not None:
+                floors.oldest_is(qid, state, row[0], self._began, time.monotonic())
 
     def check_claimed(self, jobs: Sequence[ClaimedJob]) -> None:
         """A job may be put after this request has read the clock. It cannot start before that."""

@@ -61,6 +61,7 @@ def tick_queue(tx: PostgresTx, name: QueueName, limit: int, full: bool) -> int:
     steps = upkeep.tick_queue(tx, queue, limit)
     if steps < limit:
         tx.nothing_left(queue.qid)
+    tx.look_at_ended(queue.qid)
     if _held_before(queue, tx.now):
         queue.held_ms, queue.dirty = 0, True  # the queue is plain again
     if not queue.paused:

@@ -58,6 +58,11 @@ SELECT pg_sequence_last_value('places');
 SELECT seq FROM jobs_hot
 WHERE qid = $1 AND state = 2 AND key IS NULL AND priority = $2 AND seq >= $3 ORDER BY seq LIMIT 1;
 
+-- name: oldest_ended: when the record expires that is the first to do so, of the jobs of a queue that
+-- ended in one way
+SELECT at_ms FROM jobs_ended WHERE qid = $1 AND state = $2 AND keep = 0 AND at_ms >= $3
+ORDER BY at_ms LIMIT 1;
+
 -- name: claim_plain: as in hot.sql
 UPDATE jobs_hot
 SET state = 3, attempt = attempt + 1, token = pk || $1::text, worker = $2, started_ms = $3,

@@ -50,7 +50,7 @@ SELECT pk, flags FROM jobs_ended
 WHERE qid = $1 AND state = $2 AND keep = 0 AND (at_ms, pk) <= (
     SELECT at_ms, pk FROM jobs_ended WHERE qid = $1 AND state = $2 AND keep = 0
     ORDER BY at_ms DESC, pk DESC LIMIT 1 OFFSET $3
-)
+){since_5}
 ORDER BY at_ms, pk LIMIT $4;
 
 -- name: sweep_minutes: metrics of a queue that are past their time
