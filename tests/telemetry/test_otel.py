@@ -8,12 +8,16 @@ from typing import Any
 
 import pytest
 from opentelemetry import trace
+from opentelemetry.baggage.propagation import W3CBaggagePropagator
+from opentelemetry.propagators.composite import CompositePropagator
+from opentelemetry.propagators.textmap import TextMapPropagator
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanKind, StatusCode, Tracer
+from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from jobq import Every, Queue, Retry, Snooze, Worker, current_job, logs
 from jobq.otel import Telemetry, job_context
@@ -25,7 +29,7 @@ NOW = Retry(max_retries=1, delays=[0])
 class Otel:
     """The SDK with its exporters, and what they got."""
 
-    def __init__(self) -> None:
+    def __init__(self, propagator: TextMapPropagator | None = None) -> None:
         self._spans = InMemorySpanExporter()
         self._reader = InMemoryMetricReader()
         provider = TracerProvider()
@@ -34,6 +38,7 @@ class Otel:
         self.telemetry = Telemetry(
             tracer_provider=provider,
             meter_provider=MeterProvider(metric_readers=[self._reader]),
+            propagator=propagator,
         )
 
     def spans(self, kind: SpanKind) -> list[ReadableSpan]:
@@ -110,9 +115,13 @@ async def test_a_run_is_in_the_trace_in_which_its_job_was_enqueued(
     assert logged == f"{context_of(request)[0]:032x}"  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("baggage_first", [False, True])
 async def test_a_job_without_a_trace_is_not_in_the_trace_that_started_the_worker(
-    url: str, otel: Otel
+    url: str, baggage_first: bool
 ) -> None:
+    """The propagator of baggage begins with the current context, unless it is given another."""
+    both = [TraceContextTextMapPropagator(), W3CBaggagePropagator()]
+    otel = Otel(CompositePropagator(both[::-1] if baggage_first else both))
     async with Queue("mail", url, middleware=[otel.telemetry.run]) as queue:
 
         @queue.task
