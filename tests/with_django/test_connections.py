@@ -130,6 +130,8 @@ class ATestCase(TestCase):
 
     def test_the_transaction_of_the_test_goes_on_around_a_job(self) -> None:
         order = Order.objects.create(name="one")
-        assert with_connections(jobs.confirm)(order.id) is True
+        with self.assertNumQueries(2):
+            assert Order.objects.count() == 1
+            assert with_connections(jobs.confirm)(order.id) is True
         order.refresh_from_db()
         assert order.confirmed

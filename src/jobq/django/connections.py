@@ -10,11 +10,11 @@ from __future__ import annotations
 import asyncio
 import functools
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from asgiref.sync import SyncToAsync, ThreadSensitiveContext, sync_to_async
-from django.db import connections, reset_queries
+from django.db import connections
 
 from jobq.api.task_handler import runs_async
 
@@ -29,9 +29,7 @@ def with_connections(fn: Callable[..., Any]) -> Callable[..., Any]:
 def _of_function(fn: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(fn)
     def run(*args: Any, **kwargs: Any) -> Any:
-        kept = _in_transaction()
-        _close_old(kept)
-        reset_queries()  # with DEBUG, Django remembers every query of a thread
+        kept = _begin()
         try:
             return fn(*args, **kwargs)
         finally:
@@ -60,12 +58,19 @@ def _of_coroutine(fn: Callable[..., Any]) -> Callable[..., Any]:
     return run
 
 
-def _in_transaction() -> set[str]:
-    return {one.alias for one in connections.all(initialized_only=True) if one.in_atomic_block}
+def _begin() -> frozenset[str]:
+    """Prepare this thread's connections for a run. Returns the aliases of those to leave alone."""
+    opened = connections.all(initialized_only=True)
+    kept = frozenset(connection.alias for connection in opened if connection.in_atomic_block)
+    _close_old(opened, kept)
+    for connection in opened:
+        if connection.alias not in kept:  # a TestCase may be counting its queries
+            connection.queries_log.clear()  # with DEBUG, Django remembers every query of a thread
+    return kept
 
 
-def _close_old(kept: set[str]) -> None:
-    for connection in connections.all(initialized_only=True):
+def _close_old(opened: Iterable[Any], kept: frozenset[str]) -> None:
+    for connection in opened:
         if connection.alias in kept:
             continue
         if connection.in_atomic_block:  # the run has left its transaction open
@@ -75,10 +80,10 @@ def _close_old(kept: set[str]) -> None:
             connection.close_if_unusable_or_obsolete()
 
 
-def _close_safely(kept: set[str]) -> None:
+def _close_safely(kept: frozenset[str]) -> None:
     """Close after a run. The job has its result, which an error here must not replace."""
     try:
-        _close_old(kept)
+        _close_old(connections.all(initialized_only=True), kept)
     except Exception:
         log.exception("a database connection could not be closed after a job")
 
