@@ -45,6 +45,7 @@ from jobq.api.sync.queue import SyncQueue
 from jobq.api.sync.selection import SyncSelection
 from jobq.api.sync.task import SyncTask
 from jobq.api.task import AsyncTask, Call, PlainTask, Task
+from jobq.api.tasks import Tasks
 from jobq.api.tree import FlowNode, FlowTree
 from jobq.api.update import JobUpdate
 from jobq.api.worker import Worker
@@ -78,6 +79,7 @@ __all__ = [
     # producing
     "Queue",
     "Task",
+    "Tasks",
     "AsyncTask",
     "PlainTask",
     "BatchTask",

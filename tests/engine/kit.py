@@ -94,7 +94,6 @@ class Bench:
     ) -> None:
         self.qname = QueueName(f"t{uuid4().hex[:8]}", name)
         self.config: QueueConfig | None = None
-        self.planned: dict[str, ScheduleSpec] = {}
         self.clock: Clock | None = None
         self.tasks: dict[str, Handled] = {}
         self._store = store
@@ -106,6 +105,9 @@ class Bench:
 
     async def store(self) -> Store:
         return self._store
+
+    async def plans(self) -> list[ScheduleSpec]:
+        return []
 
     @asynccontextmanager
     async def opened(self) -> AsyncIterator[Store]:

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from jobq import ConfigError, CurrentJob, JobFailed, Queue, State, Worker
-from tests.executors.apps import hooked
+from tests.executors.apps import binding, declared, hooked
 
 
 @pytest.fixture
@@ -174,3 +174,8 @@ async def test_a_lifespan_that_children_cannot_import_is_refused(queue: Queue) -
     with pytest.raises(ConfigError, match="define it at the top level of a module"):
         async with worker(queue, lifespan=local):
             pass
+
+
+async def test_a_child_finds_a_task_that_another_module_binds_to_its_queue() -> None:
+    async with binding.queue, Worker(binding.queue, pool=1):
+        assert await declared.pid.call() != os.getpid()

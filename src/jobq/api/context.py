@@ -6,7 +6,7 @@ They hold a QueueContext instead of the Queue, so that `queue` imports them and 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from types import MappingProxyType
 from typing import Any, Self
@@ -57,6 +57,8 @@ class QueueContext:
         self.connection = Connection(qname, url, config)
         self.tasks: dict[str, TaskHandler] = {}
         self.planned: dict[str, ScheduleSpec] = {}  # of `@queue.task(schedule=…)`, by schedule id
+        # Of the same schedules: how their jobs pass through the enqueue middleware.
+        self.planners: dict[str, Callable[[], Coroutine[Any, Any, ScheduleSpec]]] = {}
         self.actor: str | None = None  # the name under which operations are recorded
         self.queue: Any = None  # the Queue, for code that has only a task
         # The transaction that a call of `.sync` is in. It is asked in the thread of the caller.
@@ -121,8 +123,16 @@ class QueueContext:
         self.tasks[handler.name] = handler
         handlers.add(handler, self.name, self.connection.move)
         self.planned.pop(handler.name, None)
+        self.planners.pop(handler.name, None)
         if schedule is not None:
             self.planned[handler.name] = schedule
+
+    async def plans(self) -> list[ScheduleSpec]:
+        """The schedules of the queue's tasks, to be stored by a worker that starts."""
+        return [
+            await self.planners[id]() if id in self.planners else spec
+            for id, spec in self.planned.items()
+        ]
 
     # ── arguments and results ─────────────────────────────────────────────────────────────────────
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec, Self, TypeVar, Unpack, cast, overload
@@ -33,6 +34,7 @@ from jobq.api.schedule import ScheduleMethods
 from jobq.api.sync.queue import SyncQueue
 from jobq.api.task import AsyncTask, Call, PlainTask, Task, TaskDecorator, make_task
 from jobq.api.task_handler import TaskHandler
+from jobq.api.tasks import Tasks
 from jobq.core import checks
 from jobq.core.checks import Seconds, shown
 from jobq.core.codec import Codec, codec_pair, get_codec
@@ -238,6 +240,12 @@ class Queue(OperatorMethods, LimitMethods, ScheduleMethods, LockMethods):
         if fn is None:
             return TaskDecorator(self._context, given)
         return make_task(self._context, fn, given)
+
+    def include(self, tasks: Tasks) -> None:
+        """Bind tasks that were declared apart from their queue, with `Tasks()`."""
+        if not isinstance(tasks, Tasks):
+            raise ConfigError(f"include({shown(tasks)}): give it a Tasks object")
+        tasks._include_in(self._context, sys._getframe(1).f_globals.get("__name__", "?"))
 
     @renamed_arguments(linger="window")
     def batch_task(

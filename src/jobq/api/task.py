@@ -3,9 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
-from functools import update_wrapper
+from functools import partial, update_wrapper
 from types import MappingProxyType
-from typing import Any, Generic, ParamSpec, Protocol, Self, TypeVar, Unpack, cast, overload
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Generic,
+    ParamSpec,
+    Protocol,
+    Self,
+    TypeVar,
+    Unpack,
+    cast,
+    overload,
+)
 
 from msgspec.structs import replace
 
@@ -102,7 +113,20 @@ class Task(Generic[P, R]):
         self._check = None if self._definition.shape is None else self._definition.shape.check
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self.name} of queue {self._context.name!r}>"
+        context: QueueContext | None = self.__dict__.get("_context")
+        where = "without a queue" if context is None else f"of queue {context.name!r}"
+        return f"<{type(self).__name__} {self.name} {where}>"
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name):
+            """Called for attributes that are missing: a task of `Tasks` may have no queue yet."""
+            if name in _OF_BOUND_TASKS:
+                raise ConfigError(
+                    f"task {self.name} has no queue yet: call queue.include(tasks) with the Tasks "
+                    "that declare it"
+                )
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     @property
     def queue(self) -> str:
@@ -289,12 +313,21 @@ class Task(Generic[P, R]):
         """The schedule of `@queue.task(schedule=…)`. ConfigError if the function needs
         arguments."""
         try:
-            spec = template(self._spec((), {}), self.name)
-            return when.spec(self._context.qname, check_schedule_id(self.name), spec)
+            return self._schedule(when, self._spec((), {}))
         except InvalidJob as error:
             raise ConfigError(
                 f"task {self.name} with a schedule is called without arguments: {error}"
             ) from None
+
+    async def _planned_within(self, when: Cron | Every) -> ScheduleSpec:
+        """The same, as the enqueue middleware of the queue left it."""
+        spec = await Enqueueing(self, self._spec((), {}), (), {}, "schedule").revised()
+        return self._schedule(when, spec)
+
+    def _schedule(self, when: Cron | Every, job: JobSpec) -> ScheduleSpec:
+        return when.spec(
+            self._context.qname, check_schedule_id(self.name), template(job, self.name)
+        )
 
     def _per_call(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
         """The fields that depend on the arguments."""
@@ -314,6 +347,9 @@ class Task(Generic[P, R]):
 
 
 _NO_NAMES: Mapping[str, Any] = {}
+_OF_BOUND_TASKS = frozenset(
+    {"_context", "_connection", "_options", "_id", "_like", "_plain", "_encode", "_check"}
+)
 
 
 def _arguments(call: Any) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
@@ -403,6 +439,8 @@ def publish(
     handler.max_payload = context.max_payload
     task = kind(context, definition, resolved)
     context.register(handler, None if handler.schedule is None else task._planned(handler.schedule))
+    if handler.schedule is not None and context.enqueue_middleware:
+        context.planners[name] = partial(task._planned_within, handler.schedule)
     for alias, upgrade in aliases.items():
         old = make_handler(alias, context.codec, of_worker)
         old.max_payload = context.max_payload

@@ -23,6 +23,7 @@ class TaskHandler:
 
     batch: BatchSize | None = None
     framework: str | None = None  # a module that child processes import before the task's
+    imports: str | None = None  # a module that child processes import to find the task
     middleware: Sequence[Any] = ()  # around each run; set by the queue
 
     def __init__(

@@ -50,7 +50,7 @@ class WorkerStores:
             declared = queue.config or QueueConfig()
             of_tasks = {task.name: task.max_stalls for task in queue.tasks.values()}
             await store.declare(queue.qname, replace(declared, max_stalls=of_tasks))
-            await put_planned(store, queue.planned.values(), (queue.clock or wall_clock)())
+            await put_planned(store, await queue.plans(), (queue.clock or wall_clock)())
             tasks = next((each.tasks for each in opened if each.store is store), None)
             if tasks is None:
                 tasks = {}

@@ -110,9 +110,8 @@ class Source(Protocol):
         """Its tasks by name. Workers look here for every job, so tasks may be added later."""
         ...
 
-    @property
-    def planned(self) -> Mapping[str, ScheduleSpec]:
-        """The schedules of its tasks, by id."""
+    async def plans(self) -> Sequence[ScheduleSpec]:
+        """Return the schedules of its tasks."""
         ...
 
     @property

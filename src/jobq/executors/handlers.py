@@ -46,13 +46,15 @@ class Callee(Protocol):
 class Address(NamedTuple):
     """Where a task is defined: the module and name of its function, the task and its queue.
 
-    `framework` is a module to import before, which prepares a process for the others."""
+    `framework` is a module to import before, which prepares a process for the others. `imports` is
+    the module that binds the task to its queue, if that is another one."""
 
     module: str
     function: str
     task: str
     queue: str
     framework: str | None = None
+    imports: str | None = None
 
     def __str__(self) -> str:
         return f"task {self.task} of queue {self.queue} ({self.module}.{self.function})"
@@ -78,7 +80,8 @@ def address_of(handler: Callee, queue: str) -> Address:
     """The address of a task. ConfigError if no other process can import its function."""
     module, function = location(handler.fn)
     where = f"task {handler.name} of queue {queue}"
-    if module == "__main__":
+    imports: str | None = getattr(handler, "imports", None)
+    if "__main__" in (module, imports):
         raise ConfigError(
             f"{where}: executor='process' cannot run a function of the program's main module, "
             "because child processes import it by its name: move the task to a module"
@@ -88,7 +91,8 @@ def address_of(handler: Callee, queue: str) -> Address:
             f"{where}: executor='process' needs a function that child processes can import, "
             f"and {function} has no module or name: wrap it in a `def` of a module"
         )
-    return Address(module, function, handler.name, queue, getattr(handler, "framework", None))
+    framework: str | None = getattr(handler, "framework", None)
+    return Address(module, function, handler.name, queue, framework, imports)
 
 
 def add(handler: Callee, queue: str, move: Callable[[str], None]) -> None:
@@ -110,7 +114,7 @@ def find(address: Address) -> Callee:
     try:
         if address.framework is not None:
             importlib.import_module(address.framework)
-        importlib.import_module(address.module)
+        importlib.import_module(address.imports or address.module)
     except Exception as error:
         raise ConfigError(
             f"{address}: a child process cannot import its module: {type(error).__name__}: {error}"

@@ -121,7 +121,7 @@ class Sandbox:
         }
         store = await self.queues[0]._context.store()
         for one in self.queues:  # as a worker does when it starts
-            await put_planned(store, one._context.planned.values(), self._since_ms)
+            await put_planned(store, await one._context.plans(), self._since_ms)
         drainer = Drainer(store, tasks, concurrency, most, self._lifespan, call_plain)
         try:
             while True:
