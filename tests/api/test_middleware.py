@@ -143,6 +143,7 @@ async def test_the_handlers_own_error_passes_through_unchanged(url: str) -> None
     assert failure is not None
     assert (failure.type, failure.message) == ("LookupError", "gone")
     assert "middleware around" not in (failure.traceback or "")
+    assert "/jobq/" not in (failure.traceback or "").replace("tests/", "")
     assert trace == ["a begins work", "a sees LookupError"]
 
 

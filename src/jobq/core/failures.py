@@ -132,11 +132,31 @@ def _traceback(error: BaseException) -> str | None:
 
 
 def without_jobq(tb: TracebackType | None) -> TracebackType | None:
-    """The traceback from where the user's code begins, or all of it if there is none."""
-    start = tb
-    while start is not None and _slashes(start.tb_frame.f_code.co_filename).startswith(_HERE):
-        start = start.tb_next
-    return tb if start is None else start
+    """The traceback without the frames of jobq around the user's code, or all of it if there is
+    none.
+
+    Those are at the beginning, and between a middleware, a dependency and the handler. Frames
+    behind the user's last one stay: there the user's code has called jobq.
+    """
+    frames = []
+    while tb is not None:
+        frames.append(tb)
+        tb = tb.tb_next
+    own = [n for n, each in enumerate(frames) if not _is_ours(each)]
+    if not own:
+        return frames[0] if frames else None
+    first, last = own[0], own[-1]
+    if last - first == len(own) - 1:  # nothing in between
+        return frames[first]
+    kept = frames[last]
+    for n in reversed(own[:-1]):
+        each = frames[n]
+        kept = TracebackType(kept, each.tb_frame, each.tb_lasti, each.tb_lineno)
+    return kept
+
+
+def _is_ours(tb: TracebackType) -> bool:
+    return _slashes(tb.tb_frame.f_code.co_filename).startswith(_HERE)
 
 
 def _origin(tb: TracebackType | None) -> str:
