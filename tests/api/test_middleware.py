@@ -7,9 +7,10 @@ import contextvars
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
-from typing import Any
+from typing import Annotated, Any
 
 import pytest
+from msgspec import Meta
 
 from jobq import (
     CallNext,
@@ -242,6 +243,34 @@ async def test_a_cancelled_run_is_cancelled_in_the_middleware_which_cleans_up(ur
     assert (info.state, cleaned.is_set()) == (State.CANCELLED, True)
 
 
+@pytest.mark.parametrize("before", [True, False])
+async def test_a_cancel_reaches_middleware_that_waits_before_or_after_a_plain_function(
+    url: str, before: bool
+) -> None:
+    waiting = asyncio.Event()
+    ran: list[str] = []
+
+    async def slow(job: CurrentJob, call_next: CallNext) -> object:
+        if not before:
+            await call_next(job)
+        waiting.set()
+        await asyncio.Event().wait()
+        return await call_next(job)
+
+    async with Queue("api", url, middleware=[slow]) as queue:
+
+        @queue.task
+        def work() -> None:
+            ran.append("work")
+
+        async with Worker(queue):
+            job = await work.enqueue()
+            await asyncio.wait_for(waiting.wait(), 20)
+            await job.cancel()
+            assert (await job.wait(timeout=20)).state is State.CANCELLED
+    assert ran == ([] if before else ["work"])
+
+
 async def test_a_timeout_counts_the_middleware_too(url: str) -> None:
     async def slow(job: CurrentJob, call_next: CallNext) -> object:
         await asyncio.Event().wait()
@@ -268,18 +297,21 @@ async def test_a_batch_is_one_call_with_all_its_jobs(url: str) -> None:
 
     async with sandbox(url, watches) as (jobs, queue):
 
-        @queue.batch_task(size=3)
-        async def work(numbers: list[int]) -> list[int]:
+        @queue.batch_task(size=3, retry=0)
+        async def work(numbers: list[Annotated[int, Meta(lt=9)]]) -> list[int]:
             return numbers
 
         @queue.task
-        async def single() -> int:
-            return 1
+        async def single() -> list[int]:
+            return [1]
 
-        handles = [await work.options(id=f"j{n}").enqueue(n) for n in range(3)]
+        handles = [await work.options(id=f"j{n}").enqueue(n) for n in (0, 1, 9)]
         await jobs.drain(concurrency=3)
-        assert [await job.result() for job in handles] == [0, 10, 20]
-    assert seen == [("j0", "j1", "j2")]
+        assert [await job.result() for job in handles[:2]] == [0, 10]
+        assert await handles[2].state() is State.FAILED
+        await single.enqueue()
+        await jobs.drain()
+    assert seen == [("j0", "j1"), ()]  # a job whose item does not fit fails before the call
 
 
 async def test_calling_the_handler_twice_is_refused(url: str) -> None:

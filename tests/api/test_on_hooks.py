@@ -169,7 +169,8 @@ async def test_a_worker_tells_when_it_has_nothing_to_do_once_each_time(queue: Qu
     async with Worker(queue, on_idle=rests):
         await asyncio.wait_for(idle.wait(), 20)
         idle.clear()
-        await work.call()
+        # A delayed job wakes the worker, which has still nothing to do.
+        await (await work.options(delay=0.2).enqueue()).wait(timeout=20)
         await asyncio.wait_for(idle.wait(), 20)
     assert len(times) == 2
 

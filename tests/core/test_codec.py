@@ -310,3 +310,13 @@ def test_pydantic_is_not_imported_for_those_who_do_not_use_it() -> None:
         "sys.exit('pydantic' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False, timeout=60).returncode == 0
+
+
+def test_the_name_of_a_pair_names_the_codecs_of_arguments_and_of_results() -> None:
+    pair = get_codec("msgpack+json")  # as a reader finds it in a job, without declaring it
+    assert pair.encode_call((1,), {}) == MSGPACK.encode_call((1,), {})
+    assert pair.decode_call(pair.encode_call((1,), {"a": 2})) == ([1], {"a": 2})
+    assert (pair.encode({"a": 1}), pair.decode(b"[1]")) == (b'{"a":1}', [1])
+    assert get_codec("msgpack+json") is pair
+    with pytest.raises(ConfigError, match="is not known"):
+        get_codec("json+unheard-of")

@@ -181,7 +181,8 @@ class Runner:
         if handler.batch is not None:
             self.batches.add(run, handler)
             return
-        run.executor = executor
+        if self.around(handler) is None:
+            run.executor = executor
         run.task = self._create_task(self._run(run, lease, handler, executor))
         self.arm(run, handler, run.since)
 
@@ -245,7 +246,12 @@ class Runner:
         if run.end is not None:  # interrupted before; a thread would not notice
             raise asyncio.CancelledError
         run.check()
-        return await executor.call(run, handler.fn, args, kwargs)
+        run.executor = executor
+        try:
+            return await executor.call(run, handler.fn, args, kwargs)
+        finally:
+            # From here on, an interruption is meant for the middleware, in the task of the run.
+            run.executor = None
 
     async def _completed(
         self, run: Run, handler: Handler, error: BaseException | None
@@ -279,7 +285,8 @@ class Runner:
                 run.task = None
                 await self.batches.alone(run, handler)
             else:
-                run.executor = executor
+                if self.around(handler) is None:
+                    run.executor = executor
                 self.arm(run, handler, monotonic())
                 await self._run(run, run.lease, handler, executor)
         except asyncio.CancelledError as error:  # interrupted before it started
@@ -412,10 +419,16 @@ class Runner:
         run.end = Released()  # the store ends a cancelled job as cancelled when it is released
         if run.batch is not None:
             self.batches.stop_run(run)
-        elif run.executor is not None:
-            self.loop.call_soon(run.executor.request_stop, run)  # soon: see _interrupt
-        else:  # in another process, or a last chance that has not started
+        elif run.apart is not None:
             self._interrupt(run)
+        else:
+            self.loop.call_soon(self._request_stop, run)  # soon: see _interrupt
+
+    def _request_stop(self, run: Run) -> None:
+        if run.executor is not None:
+            run.executor.request_stop(run)
+        else:  # in its middleware, or a last chance that has not started
+            self._cancel_task(run)
 
     def _lease_lost(self, run: Run) -> None:
         log.warning("%s", lost(run))
