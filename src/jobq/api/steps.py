@@ -9,11 +9,11 @@ from typing import Any
 
 from jobq.api.task import Task
 from jobq.core import steps
-from jobq.core.calls import returns_of
 from jobq.core.checks import shown
 from jobq.core.codec import get_codec
 from jobq.core.control import Reject
 from jobq.core.records import JobKey, Steps
+from jobq.core.returns import returns_of
 from jobq.core.steps import StepRecord
 from jobq.errors import InvalidJob
 from jobq.executors.running import Running

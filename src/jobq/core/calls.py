@@ -8,7 +8,6 @@ from __future__ import annotations
 import collections.abc
 import datetime
 import decimal
-import functools
 import inspect
 import types
 import typing
@@ -212,10 +211,7 @@ _PLAIN_LISTS = (
 _PLAIN_DICTS = (dict, collections.abc.Mapping, collections.abc.MutableMapping)
 
 
-_AWAITABLE = (collections.abc.Awaitable, collections.abc.Coroutine)
-
-
-def _names_of(fn: types.FunctionType) -> dict[str, Any]:
+def names_of(fn: types.FunctionType) -> dict[str, Any]:
     """The names that annotations of a function may use."""
     return {**_FAMILIAR, **fn.__globals__, **inspect.getclosurevars(fn).nonlocals}
 
@@ -243,25 +239,6 @@ def is_plain(annotation: Any) -> bool:
             for choice in arguments
         )
     return isinstance(annotation, typing.TypeVar)
-
-
-def returns_of(fn: Callable[..., Any]) -> Any:
-    """The annotation of what a function returns, or of what its coroutine returns.
-
-    Any if there is none, if it cannot be looked up, or if no conversion is needed.
-    """
-    while isinstance(fn, functools.partial):
-        fn = fn.func
-    fn = inspect.unwrap(fn)
-    if inspect.ismethod(fn):
-        fn = fn.__func__
-    if not inspect.isfunction(fn):  # a callable object or a builtin
-        return Any
-    annotation = inspect.get_annotations(fn).get("return", Any)
-    found = ArgumentDecoder(fn)._look_up("return", annotation, _names_of(fn))
-    if typing.get_origin(found) in _AWAITABLE and typing.get_args(found):
-        found = typing.get_args(found)[-1]
-    return Any if is_plain(found) else found
 
 
 class ArgumentDecoder:
@@ -375,7 +352,7 @@ class ArgumentDecoder:
         fn = inspect.unwrap(self._fn)
         if not inspect.isfunction(fn):  # a callable object or a builtin has no annotations
             return {}
-        names = _names_of(fn)
+        names = names_of(fn)
         return {
             name: self._look_up(name, annotation, names)
             for name, annotation in inspect.get_annotations(fn).items()
