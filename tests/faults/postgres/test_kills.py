@@ -47,7 +47,8 @@ def kill_worker(server: Server, group: Workers) -> None:
 def kill_backend(server: Server, group: Workers) -> None:
     """Kill the server process of a connection of jobq. PostgreSQL then ends all the others too."""
     pids = "select pid from pg_stat_activity where application_name = 'jobq'"
-    (victim,) = random.choice(ask(server.url, pids))
+    found = wait_until(lambda: ask(server.url, pids), "jobq to connect")
+    (victim,) = random.choice(found)
     os.kill(victim, signal.SIGKILL)
     wait_until(lambda: _answers(server.url), "the server to recover")
 
