@@ -1,7 +1,7 @@
 """Calls about plain jobs on plain queues: one statement, one round trip, one commit.
 
-A queue is plain if nothing but the order of its jobs decides what a claim gets (`tx.is_plain`). A
-plain job changes only its own row when it ends. Statements here lock no queue: they touch rows of
+A queue is plain if nothing but the order of its jobs decides what a claim gets (`plain.is_plain`).
+A plain job changes only its own row when it ends. Statements here lock no queue: they touch rows of
 jobs that they match by token, or that no other transaction has locked, and tables that only grow.
 
 Nothing here decides a rule. A statement that finds anything else than it assumes (a job that is due

@@ -5,37 +5,30 @@ reads. So requests on one queue run one after the other, except the plain ones o
 lock only jobs. Statements without a reply that matters are queued, and travel with the next one
 that has one, or with the COMMIT.
 
-No request writes a counter. Each appends what it changes to the event log, and numbering.py adds
-it up after the commit.
+What a request appends to the event log is collected in tx_log.py.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import msgspec
 
-from jobq.core import event_log
 from jobq.core.defaults import DAY_MS, MINUTE_MS
-from jobq.core.queues import Limits
 from jobq.core.records import QueueName
-from jobq.core.retention import by_state
-from jobq.core.states import State
-from jobq.errors import CorruptStore
 from jobq.stores.postgres import failures, mailbox, trimming
 from jobq.stores.postgres.above import ABOVE
 from jobq.stores.postgres.floors import FIRST
 from jobq.stores.postgres.link import Link, Reply, StatementFailed
 from jobq.stores.postgres.memory import PostgresMemory
-from jobq.stores.postgres.queries import FLOORS, NUMBERING, SQL
+from jobq.stores.postgres.plain import saved
+from jobq.stores.postgres.queries import FLOORS, SQL
+from jobq.stores.postgres.tx_log import LoggingTx
 from jobq.stores.relational.codes import ACTIVE, ENDED
 from jobq.stores.relational.dialect import Rows
 from jobq.stores.relational.rows import (
-    FIGURE_OF_KIND,
-    RUN_MS,
-    WAIT_MS,
     ClaimedJob,
     Job,
     Lock,
@@ -47,7 +40,6 @@ from jobq.stores.relational.rows import (
 )
 from jobq.stores.relational.signals import SLEEP_MS
 from jobq.stores.relational.sweeps import Sweep
-from jobq.stores.relational.tx import Tx
 
 WORKERS = 10_000
 """Workers whose last exchange a handle remembers."""
@@ -58,15 +50,7 @@ as long as that takes, but the leases of a lost reply expire within minutes."""
 _encode = msgspec.msgpack.Encoder().encode
 
 
-class _Changes(msgspec.Struct):
-    """What the request appends to the log of one queue."""
-
-    entries: list[tuple[str | None, list[event_log.Item]]] = msgspec.field(default_factory=list)
-    moved: list[int] = msgspec.field(default_factory=lambda: [0] * 7)  # counters, by state code
-    figures: list[int] = msgspec.field(default_factory=lambda: [0] * 9)  # rows.FIGURES
-
-
-class PostgresTx(Tx):
+class PostgresTx(LoggingTx):
     """The connection and the time of a request, and what it has done so far."""
 
     sql = SQL
@@ -88,10 +72,8 @@ class PostgresTx(Tx):
         self.writes = writes
         self.clock: Callable[[], tuple[int, int]] | None = None
         """Reads the store's time again."""
-        self._changes: dict[int, _Changes] = {}
         self._queues: dict[QueueName, QueueRow] = {}
         self._qids: dict[int, QueueRow] = {}
-        self._stored: dict[int, Sequence[int]] = {}  # counters by queue, without this request
         self.asked: dict[tuple[str, Row], Reply] = {}  # statements that were executed ahead
         self._holders: dict[tuple[int, str], int | None] = {}  # numbers of jobs, by unique lock
         self._block: Reply | None = None  # places
@@ -215,21 +197,6 @@ class PostgresTx(Tx):
         self._place += n
         return self._place - n
 
-    def count(self, queue: QueueRow, state: int) -> int:
-        stored = self._stored.get(queue.qid)
-        if stored is None:
-            row = self.execute(NUMBERING["counts"], (queue.qid,)).fetchone()
-            stored = self._stored[queue.qid] = [0] * 8 if row is None else row
-        changes = self._changes.get(queue.qid)
-        return stored[state] + (0 if changes is None else changes.moved[state])
-
-    def recount_waiting(self, queue: QueueRow, claimed: int) -> None:
-        """Nothing to correct: the counter is the sum of all changes."""
-
-    def minutes(self, queue: QueueRow, first_ms: int) -> list[tuple[int, Sequence[int]]]:
-        rows = self.execute(NUMBERING["minutes"], (queue.qid, first_ms))
-        return [(minute, figures) for minute, *figures in rows]
-
     # ── jobs ──────────────────────────────────────────────────────────────────────────────────────
 
     def insert_jobs(self, rows: Sequence[NewJob]) -> int:
@@ -348,64 +315,12 @@ class PostgresTx(Tx):
 
     # ── what happened ─────────────────────────────────────────────────────────────────────────────
 
-    def _of(self, qid: int) -> _Changes:
-        changes = self._changes.get(qid)
-        if changes is None:
-            changes = self._changes[qid] = _Changes()
-        return changes
-
-    def log_change(
-        self,
-        qid: int,
-        kind: int,
-        previous: int | None,
-        state: int,
-        items: Sequence[event_log.Item],
-        worker: str | None,
-        run_ms: int,
-        wait_ms: int,
-    ) -> None:
-        n = len(items)
-        changes = self._of(qid)
-        if changes.entries and changes.entries[-1][0] == worker:
-            changes.entries[-1][1].extend(items)
-        else:  # an entry has one worker, and the order of the events stays
-            changes.entries.append((worker, list(items)))
-        if previous is not None:
-            changes.moved[previous] -= n
-        changes.moved[state] += n
-        place = FIGURE_OF_KIND.get(kind)
-        if place is not None:
-            changes.figures[place] += n
-        changes.figures[WAIT_MS] += wait_ms
-        changes.figures[RUN_MS] += run_ms
-
-    def log_operation(self, queue: QueueRow, item: event_log.Item) -> None:
-        self._of(queue.qid).entries.append((None, [item]))
-
-    @property
-    def logged(self) -> Iterable[int]:
-        return [qid for qid, changes in self._changes.items() if changes.entries]
-
     def last_number(self, qid: int) -> int:
         """A number that no other event gets: events have theirs only after the commit."""
         return self.take_places(qid)
 
-    def last_position(self, queue: QueueRow) -> int:
-        row = self.execute(SQL.reads["last_position"], (queue.qid,)).fetchone()
-        return 0 if row is None else int(row[0])
-
-    def entries(self, queue: QueueRow, after: int, limit: int) -> Iterator[tuple[int, bytes]]:
-        rows = self.execute(SQL.reads["entries"], (queue.qid, after, limit))
-        for pos, number, incarnation, at_ms, worker, items, facts in rows:
-            packed = _encode(facts) if items is None else items
-            yield pos, event_log.pack_packed(number, incarnation, at_ms, worker, packed)
-
     def trim_log(self, queue: QueueRow, limit: int) -> int:
         return trimming.trim_log(self, queue, limit)
-
-    def removed(self, qid: int, state: int, n: int = 1) -> None:
-        self._of(qid).moved[state] -= n
 
     def flush(self) -> None:
         """Write the event log and the rows of queues.
@@ -413,18 +328,9 @@ class PostgresTx(Tx):
         The log comes last: the numbers of entries show the order in which jobs were locked."""
         for row in self._qids.values():
             if row.dirty:
-                self.execute(SQL.hot["save_queue"], _saved(row, self.now))
+                self.execute(SQL.hot["save_queue"], saved(row, self.now))
                 row.dirty = False
-        for qid, changes in self._changes.items():
-            moved = changes.moved if any(changes.moved) else None
-            figures = changes.figures if any(changes.figures) else None
-            for worker, items in changes.entries or [(None, [])]:
-                packed = _encode(items) if items else None
-                entry = (qid, self.now, worker, len(items), packed, moved, figures)
-                if items or moved or figures:
-                    self.execute(SQL.hot["log"], entry)
-                moved = figures = None  # the first entry has them all
-        self._changes = {}
+        self.write_log()
 
     # ── exchanges ─────────────────────────────────────────────────────────────────────────────────
 
@@ -473,37 +379,6 @@ class PostgresTx(Tx):
 
     def set_listeners(self, queue: QueueRow, there: bool) -> None:
         """Nothing to remember."""
-
-
-def is_plain(queue: QueueRow, now: int) -> bool:
-    """Whether single statements may put, complete and claim jobs of the queue (fast.py)."""
-    if queue.mode != "plain" or queue.paused or not queue.listed or queue.held_ms > now:
-        return False
-    try:
-        stored = queue.settings
-    except CorruptStore:
-        return False
-    return stored.effective == Limits() and not stored.frail and not stored.event_meta
-
-
-def _saved(queue: QueueRow, now: int) -> Row:
-    """The parameters of `save_queue`."""
-    try:
-        kept_ms = by_state(queue.settings.retention, State.COMPLETED)
-    except CorruptStore:
-        kept_ms = 0  # not read: the queue is not plain
-    return (
-        queue.mode,
-        queue.paused,
-        queue.listed,
-        queue.held_ms,
-        queue.rate,
-        queue.packed_settings,
-        queue.reserved,
-        is_plain(queue, now),
-        kept_ms,
-        queue.qid,
-    )
 
 
 def _met(how: str) -> StatementFailed:

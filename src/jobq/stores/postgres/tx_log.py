@@ -1,0 +1,116 @@
+"""What a request appends to the event log, and the counters that follow from it.
+
+No request writes a counter. Each appends what it changes to the event log, and numbering.py adds
+it up after the commit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+import msgspec
+
+from jobq.core import event_log
+from jobq.stores.postgres.memory import PostgresMemory
+from jobq.stores.postgres.queries import NUMBERING, SQL
+from jobq.stores.relational.rows import FIGURE_OF_KIND, RUN_MS, WAIT_MS, QueueRow
+from jobq.stores.relational.tx import Tx
+
+_encode = msgspec.msgpack.Encoder().encode
+
+
+class Changes(msgspec.Struct):
+    """What the request appends to the log of one queue."""
+
+    entries: list[tuple[str | None, list[event_log.Item]]] = msgspec.field(default_factory=list)
+    moved: list[int] = msgspec.field(default_factory=lambda: [0] * 7)  # counters, by state code
+    figures: list[int] = msgspec.field(default_factory=lambda: [0] * 9)  # rows.FIGURES
+
+
+class LoggingTx(Tx):
+    """The part of a request that collects events and changes of counters."""
+
+    def __init__(self, now: int, memory: PostgresMemory, ahead: int = 0) -> None:
+        super().__init__(now, memory, ahead)
+        self._changes: dict[int, Changes] = {}
+        self._stored: dict[int, Sequence[int]] = {}  # counters by queue, without this request
+
+    def _of(self, qid: int) -> Changes:
+        changes = self._changes.get(qid)
+        if changes is None:
+            changes = self._changes[qid] = Changes()
+        return changes
+
+    def log_change(
+        self,
+        qid: int,
+        kind: int,
+        previous: int | None,
+        state: int,
+        items: Sequence[event_log.Item],
+        worker: str | None,
+        run_ms: int,
+        wait_ms: int,
+    ) -> None:
+        n = len(items)
+        changes = self._of(qid)
+        if changes.entries and changes.entries[-1][0] == worker:
+            changes.entries[-1][1].extend(items)
+        else:  # an entry has one worker, and the order of the events stays
+            changes.entries.append((worker, list(items)))
+        if previous is not None:
+            changes.moved[previous] -= n
+        changes.moved[state] += n
+        place = FIGURE_OF_KIND.get(kind)
+        if place is not None:
+            changes.figures[place] += n
+        changes.figures[WAIT_MS] += wait_ms
+        changes.figures[RUN_MS] += run_ms
+
+    def log_operation(self, queue: QueueRow, item: event_log.Item) -> None:
+        self._of(queue.qid).entries.append((None, [item]))
+
+    @property
+    def logged(self) -> Iterable[int]:
+        return [qid for qid, changes in self._changes.items() if changes.entries]
+
+    def last_position(self, queue: QueueRow) -> int:
+        row = self.execute(SQL.reads["last_position"], (queue.qid,)).fetchone()
+        return 0 if row is None else int(row[0])
+
+    def entries(self, queue: QueueRow, after: int, limit: int) -> Iterator[tuple[int, bytes]]:
+        rows = self.execute(SQL.reads["entries"], (queue.qid, after, limit))
+        for pos, number, incarnation, at_ms, worker, items, facts in rows:
+            packed = _encode(facts) if items is None else items
+            yield pos, event_log.pack_packed(number, incarnation, at_ms, worker, packed)
+
+    def removed(self, qid: int, state: int, n: int = 1) -> None:
+        self._of(qid).moved[state] -= n
+
+    def count(self, queue: QueueRow, state: int) -> int:
+        stored = self._stored.get(queue.qid)
+        if stored is None:
+            row = self.execute(NUMBERING["counts"], (queue.qid,)).fetchone()
+            stored = self._stored[queue.qid] = [0] * 8 if row is None else row
+        changes = self._changes.get(queue.qid)
+        return stored[state] + (0 if changes is None else changes.moved[state])
+
+    def recount_waiting(self, queue: QueueRow, claimed: int) -> None:
+        """Nothing to correct: the counter is the sum of all changes."""
+
+    def minutes(self, queue: QueueRow, first_ms: int) -> list[tuple[int, Sequence[int]]]:
+        rows = self.execute(NUMBERING["minutes"], (queue.qid, first_ms))
+        return [(minute, figures) for minute, *figures in rows]
+
+    def write_log(self) -> None:
+        """Write the entries of the request."""
+        for qid, changes in self._changes.items():
+            moved = changes.moved if any(changes.moved) else None
+            figures = changes.figures if any(changes.figures) else None
+            for worker, items in changes.entries or [(None, [])]:
+                packed = _encode(items) if items else None
+                entry = (qid, self.now, worker, len(items), packed, moved, figures)
+                if items or moved or figures:
+                    self.execute(SQL.hot["log"], entry)
+                moved = figures = None  # the first entry has them all
+        self._changes = {}
