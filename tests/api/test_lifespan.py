@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from jobq import ConfigError, CurrentJob, JobFailed, Queue, Worker, current_job
+from jobq.executors.lifespan import Lifespan
 
 
 class Resources:
@@ -87,6 +88,40 @@ async def test_an_error_at_the_end_is_logged(
     async with Worker(queue, lifespan=lifespan):
         pass
     assert "the clean-up of the worker's lifespan failed" in caplog.text
+
+
+async def test_a_clean_up_that_hangs_is_cancelled(caplog: pytest.LogCaptureFixture) -> None:
+    ended: list[str] = []
+
+    @asynccontextmanager
+    async def lifespan() -> AsyncIterator[None]:
+        yield
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.append("cancelled")
+
+    hanging = Lifespan(lifespan, None, lambda: None)
+    await hanging.start()
+    await asyncio.wait_for(hanging.stop(timeout_s=0.01), 20)
+    assert ended == ["cancelled"]
+    assert "takes over 0.01 s: cancelled" in caplog.text
+
+
+async def test_a_lifespan_that_ends_by_itself_stops_the_worker(
+    queue: Queue, caplog: pytest.LogCaptureFixture
+) -> None:
+    @asynccontextmanager
+    async def lifespan() -> AsyncIterator[None]:
+        async def breaks() -> None:
+            raise OSError("the connection is lost")
+
+        async with asyncio.TaskGroup() as group:
+            group.create_task(breaks())
+            yield
+
+    await asyncio.wait_for(Worker(queue, lifespan=lifespan).run(), 20)
+    assert "its lifespan ended by itself" in caplog.text
 
 
 async def test_a_value_of_another_type_is_refused_with_words(queue: Queue) -> None:

@@ -105,7 +105,7 @@ def test_lifespan_and_middleware_are_functions_of_a_module() -> None:
     ("args", "said"),
     [
         (["--app", "shopapp", "--queues", "shop=0", "--url", "memory://x"], "the weight of shop=0"),
-        (["--app", "shopapp", "--import", "nowhere"], "--import nowhere: no module 'nowhere'"),
+        (["--app", "shopapp", "--modules", "nowhere"], "--modules nowhere: no module 'nowhere'"),
         (["--app", "shopapp", "--middleware", "nowhere:x"], "no module 'nowhere'"),
         ([], "give one as MODULE:QUEUE"),
         # The store cannot be opened: a worker that starts by mistake fails instead of running on.

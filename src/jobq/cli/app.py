@@ -28,7 +28,7 @@ def load(specs: Iterable[str], modules: Sequence[str] = ()) -> list[Queue]:
     package, all modules are imported, so that their tasks are found, or else only `modules`."""
     _look_here()
     for name in modules:
-        _import(name, f"--import {name}")
+        _import(name, f"--modules {name}")
     found: list[Queue] = []
     for spec in specs:
         found += [queue for queue in _load(spec, whole=not modules) if queue not in found]
@@ -100,7 +100,7 @@ def _load(spec: str, *, whole: bool) -> list[Queue]:
     module = _import(module_name, f"--app {spec}")
     if not colon:
         modules = [module, *(_submodules(module, spec) if whole else ())]
-        if not whole:  # those that --import named, or that they import
+        if not whole:  # those that --modules named, or that they import
             inside = f"{module_name}."
             modules += [m for name, m in sorted(sys.modules.items()) if name.startswith(inside)]
         queues = [

@@ -32,7 +32,7 @@ from jobq.supervisor.child import Supervised
 log = logging.getLogger("jobq.worker")
 
 _ACTIONS = ("config", "help", "version", "check_sandbox")
-_LISTS = ("app", "queues", "import_", "middleware", "allow_command")
+_LISTS = ("app", "queues", "modules", "middleware", "allow_command")
 _Source = click.core.ParameterSource
 
 _HELP = """Run the jobs of an application's queues.
@@ -130,9 +130,8 @@ def _configured(ctx: click.Context, param: click.Parameter, path: str | None) ->
     "can start. Default: they take turns.",
 )
 @click.option(
-    "--import",
-    "import_",
-    metavar="MODULES",
+    "--modules",
+    metavar="NAMES",
     multiple=True,
     help="Modules to import, e.g. shop.jobs,shop.reports, instead of all modules of a package.",
 )
@@ -220,7 +219,7 @@ def main(
     app: tuple[str, ...],
     queues: tuple[str, ...],
     strict: bool,
-    import_: tuple[str, ...],
+    modules: tuple[str, ...],
     lifespan: str | None,
     middleware: tuple[str, ...],
     url: str | None,
@@ -268,8 +267,8 @@ def main(
                 )
             )
         names, weights = parse_weights(queues)
-        modules = [name for part in import_ for name in part.split(",") if name]
-        working = chosen(load(specs, modules), names)
+        imported = [name for part in modules for name in part.split(",") if name]
+        working = chosen(load(specs, imported), names)
         configure_logs()  # after the import: an app that configures logging has done so by now
         install_job_filter()
         for queue in working:

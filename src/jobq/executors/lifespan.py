@@ -25,6 +25,10 @@ from jobq.executors.handlers import location
 
 log = logging.getLogger("jobq")
 
+CLEAN_UP_TIMEOUT = 30.0
+"""Seconds that the clean-up of a lifespan may take. Service managers kill a process that takes
+longer than a minute or so to stop, and running jobs have had their time before."""
+
 Manager = AbstractAsyncContextManager[Any] | AbstractContextManager[Any]
 LifespanFunction = Callable[[], Manager] | Callable[[Any], Manager]
 """A function that returns a context manager, async or plain. It may take the worker, which is None
@@ -100,14 +104,20 @@ class Lifespan:
         task.add_done_callback(self._ended)
         return entered.result()
 
-    async def stop(self) -> None:
-        """Leave the context manager. An error is logged, because the jobs have ended well."""
+    async def stop(self, timeout_s: float = CLEAN_UP_TIMEOUT) -> None:
+        """Leave the context manager. An error is logged, because the jobs have ended well.
+
+        After `timeout_s` the clean-up is cancelled."""
         task, self._task = self._task, None
         if task is None:
             return
         self._stop.set()
-        await asyncio.wait([task])
-        if not task.cancelled() and (error := task.exception()) is not None:
+        _, late = await asyncio.wait([task], timeout=timeout_s)
+        if late:
+            log.error("the clean-up of the worker's lifespan takes over %g s: cancelled", timeout_s)
+            task.cancel()
+            await asyncio.wait([task], timeout=1.0)
+        elif not task.cancelled() and (error := task.exception()) is not None:
             log.error("the clean-up of the worker's lifespan failed", exc_info=error)
 
     async def _run(self, function: LifespanFunction, entered: asyncio.Future[Any]) -> None:
