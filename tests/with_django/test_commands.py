@@ -55,6 +55,8 @@ def working(*arguments: str) -> Iterator[subprocess.Popen[str]]:
     finally:
         process.kill()
         process.wait(10)
+        assert process.stderr is not None
+        process.stderr.close()
 
 
 @pytest.mark.parametrize("options", [[], ["--processes", "2"]], ids=["one", "two processes"])
@@ -72,6 +74,23 @@ def test_a_worker_runs_the_jobs_of_the_project_and_stops_on_sigterm(
         said = process.communicate(timeout=30)[1]
         assert process.returncode == 0, said
         assert "Traceback" not in said
+
+
+@pytest.mark.usefixtures("orders")
+def test_a_worker_finds_the_tasks_of_djangos_framework_by_itself() -> None:
+    try:
+        from jobq.django.tasks.framework import task_backends
+    except ImportError:
+        pytest.skip("pip install django-tasks")
+    from tests.with_django.app.tasks import count_orders
+
+    Order.objects.create(name="one")
+    with working():
+        result = count_orders.enqueue()
+        queue, id = result.id.rsplit(":", 1)
+        task_backends["default"].queue(queue).sync.job(id).wait(timeout=30)
+        result.refresh()
+    assert result.return_value == 1
 
 
 def test_the_commands_of_jq_ctl_use_the_store_of_the_settings(orders: Queue) -> None:
