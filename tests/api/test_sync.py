@@ -132,7 +132,7 @@ async def test_a_blocking_call_in_an_event_loop_says_what_to_do_instead(queue: Q
 )
 def test_every_async_method_has_a_blocking_one(cls: type, blocking: type) -> None:
     # close() is the blocking aclose(); tasks are declared on the Queue itself.
-    without = {"aclose", "task", "batch_task", "command"}
+    without = {"aclose", "task", "batch_task", "command", "include"}
     names = {
         name
         for name, _ in inspect.getmembers(cls, inspect.isfunction)
