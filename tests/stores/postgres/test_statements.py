@@ -96,6 +96,50 @@ def test_an_ended_job_is_found_by_its_id_before_there_are_statistics(
     assert all("using jobs_ended_identity" in line for line in looked), plan
 
 
+BY_NUMBER = {
+    "exchange": FAST["exchange"],
+    "exchange above floors": FAST_ABOVE["exchange"],
+    "complete_all": SQL.hot["complete_all"],
+    "extend": SQL.hot["extend"],
+}
+"""Statements that look for jobs by their numbers."""
+
+
+@pytest.fixture(scope="module")
+def emptied() -> Iterator[psycopg.Connection[Any]]:
+    """A database whose table of waiting jobs is empty, but has dead rows that must be kept."""
+    servers.postgres_or_skip()
+    schema = files("jobq.stores.postgres").joinpath("migrations", "0001.sql").read_text("utf-8")
+    with (
+        servers.running({**servers.FAST, "autovacuum": "off"}) as server,
+        psycopg.connect(server.url, autocommit=True) as connection,
+        psycopg.connect(server.url) as other,
+    ):
+        connection.execute(schema.encode())
+        other.execute("set transaction isolation level repeatable read")
+        other.execute("select count(*) from pg_class")  # takes the snapshot
+        connection.execute(
+            "insert into jobs (qid, state, seq, created_ms, priority, flags, life, id, name, codec,"
+            " payload) select 1, 2, n, 1, 0, 0, 0, n::text, 'task', 'json', 'x'"
+            " from generate_series(1, 30000) n"
+        )
+        connection.execute("delete from jobs_hot")
+        connection.execute("vacuum analyze jobs_hot")
+        connection.execute("set enable_seqscan = off")
+        yield connection
+
+
+@pytest.mark.parametrize("name", BY_NUMBER)
+def test_jobs_are_found_by_number_when_vacuum_has_found_none(
+    emptied: psycopg.Connection[Any], name: str
+) -> None:
+    """Otherwise each exchange reads all dead entries of the index, until the next vacuum."""
+    lines = _plan(emptied, BY_NUMBER[name]).splitlines()
+    looked = [n for n, line in enumerate(lines) if "jobs_hot_number" in line]
+    assert looked
+    assert all("Index Cond: (" in lines[n + 1] for n in looked), "\n".join(lines)
+
+
 def _plan(connection: psycopg.Connection[Any], sql: str) -> str:
     """The plan that the server keeps for a statement that was prepared in a new database."""
     sql = sql.rstrip().rstrip(";")

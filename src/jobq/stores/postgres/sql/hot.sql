@@ -121,13 +121,16 @@ WITH done AS MATERIALIZED (
 ),
 held AS MATERIALIZED (
     SELECT j.pk FROM jobs_hot j JOIN done USING (pk)
-    WHERE j.token = done.token AND j.id = done.id AND j.state = 3 AND j.flags & 126 = 0
+    -- The list keeps the look-ups by number, as in fast.sql.
+    WHERE j.pk = ANY ($4::bigint[]) AND j.token = done.token AND j.id = done.id AND j.state = 3
+        AND j.flags & 126 = 0
     ORDER BY j.pk FOR NO KEY UPDATE OF j
 )
 UPDATE jobs j
 SET state = 4, result = done.result, finished_ms = done.now, at_ms = done.until, keep = flags & 1
 FROM done
-WHERE j.pk = done.pk AND j.state = 3 AND (SELECT count(*) FROM held) = $7;
+WHERE j.pk = ANY ($4::bigint[]) AND j.pk = done.pk AND j.state = 3
+    AND (SELECT count(*) FROM held) = $7;
 
 -- name: load_job: a job by number
 SELECT {job} FROM jobs WHERE pk = $1;
@@ -197,7 +200,7 @@ WITH free AS (
     SELECT pk FROM jobs_hot WHERE pk = $2 AND id = $3 AND state = 3 AND token = $4
     FOR NO KEY UPDATE SKIP LOCKED
 ),
-renewed AS (UPDATE jobs_hot SET at_ms = $1 WHERE pk IN (SELECT pk FROM free))
+renewed AS (UPDATE jobs_hot SET at_ms = $1 WHERE pk = $2 AND EXISTS (SELECT 1 FROM free))
 SELECT flags FROM jobs_hot WHERE pk = $2 AND id = $3 AND state = 3 AND token = $4;
 
 -- name: state_of_lease: the state of a job, if its last lease is this one

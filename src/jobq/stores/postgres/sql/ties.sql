@@ -118,8 +118,8 @@ DELETE FROM steps WHERE pk = $1;
 -- name: delete_job: delete a job
 DELETE FROM jobs WHERE pk = $1;
 
--- name: delete_jobs: delete the jobs of a list
-DELETE FROM jobs WHERE pk = ANY ($1::bigint[]);
+-- name: delete_jobs: delete the ended jobs of a list
+DELETE FROM jobs_ended WHERE pk = ANY ($1::bigint[]);
 
 -- name: delete_lines: delete a job's log
 DELETE FROM logs WHERE pk = $1;
