@@ -70,15 +70,17 @@ async def workers(url: str, n: int = 2) -> AsyncIterator[Workers]:
         await asyncio.to_thread(group.stop)
 
 
-async def produce(store: Store, n: int, pace: float = 0.01) -> list[str]:
-    """Put n jobs in small batches, repeating each until it is acknowledged. Returns the ids."""
+async def produce(store: Store, n: int, pace: float = 0.01, first: int = 0) -> list[str]:
+    """Put n jobs in small batches, repeating each until it is acknowledged. Returns the ids.
+
+    `first` is the number of the first job."""
     acknowledged: list[str] = []
-    for start in range(0, n, 20):
+    for start in range(first, first + n, 20):
         specs = [
             JobSpec(
                 queue=QUEUE, id=f"j{k:05}", name="work", payload=b"[[%d],{}]" % k, max_stalls=1000
             )
-            for k in range(start, min(start + 20, n))
+            for k in range(start, min(start + 20, first + n))
         ]
         await stubborn(store, specs)
         acknowledged += [spec.id for spec in specs]
