@@ -314,6 +314,23 @@ async def test_a_direct_call_resolves_dependencies_or_takes_them(queue: Queue) -
     assert await asyncio.to_thread(plain_work, 2) == "2 coroutine"
 
 
+async def test_an_async_dependency_of_a_plain_function_does_not_block_its_own_event_loop(
+    jobs: testing.Sandbox, clocked: Queue
+) -> None:
+    @clocked.task
+    def work(word: str = Depends(coroutine)) -> str:
+        return word
+
+    @clocked.task
+    async def calls_it() -> str:
+        return work()
+
+    for task in (work, calls_it):
+        await task.enqueue()
+        with pytest.raises(RuntimeError, match="would block the event loop"):
+            await jobs.drain(inline=True)
+
+
 def test_dependencies_that_cannot_be_filled_in_are_refused_with_words() -> None:
     queue = Queue("x", "memory://x")
 

@@ -315,6 +315,13 @@ def _in_loop(coroutine: Coroutine[Any, Any, T]) -> T:
     loop = None if run is None else run.loop
     if loop is None:
         return portal.run(coroutine)
+    if loop is asyncio._get_running_loop():
+        coroutine.close()
+        raise RuntimeError(
+            "an async dependency of a plain function would block the event loop that runs in this "
+            "thread: call the function with asyncio.to_thread, or in a test use "
+            "jobs.sync.drain(inline=True)"
+        )
     return asyncio.run_coroutine_threadsafe(coroutine, loop).result()
 
 

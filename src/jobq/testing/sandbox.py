@@ -108,7 +108,8 @@ class Sandbox:
         With `inline`, handlers run in the test's own thread, without threads and processes, and
         `drain` raises what a handler raised. The failure is stored before that, as in a worker.
         `Snooze`, `RateLimited`, `RetryAfter` with a retry left, timeouts and waits are no failures
-        of the test. A plain handler that uses `.sync` needs `jobs.sync.drain(inline=True)`.
+        of the test. A plain handler that uses `.sync` or has async dependencies needs
+        `jobs.sync.drain(inline=True)`.
         """
         return await self._drain(delayed, concurrency, most, call_here if inline else None)
 
