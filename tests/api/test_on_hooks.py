@@ -134,6 +134,32 @@ async def test_a_timeout_is_told_as_a_timeout_error_and_a_cancel_is_not_told(url
     assert [type(error) for error in told] == [TimeoutError]
 
 
+async def test_a_timeout_of_a_handler_that_does_not_stop_is_told(url: str) -> None:
+    told: list[BaseException] = []
+    timed_out = asyncio.Event()
+
+    def failed(job: CurrentJob, error: BaseException) -> None:
+        told.append(error)
+
+    async with Queue("api", url, middleware=[on_failure(failed, final=True)]) as queue:
+
+        @queue.task(retry=0, timeout=0.05, grace=0)
+        async def work() -> str:
+            while not timed_out.is_set():
+                try:
+                    await timed_out.wait()
+                except asyncio.CancelledError:
+                    continue
+            return "too late"
+
+        async with Worker(queue):
+            info = await (await work.enqueue()).wait(timeout=20)
+            timed_out.set()
+            await until(lambda: told, "on_failure")
+    assert info.state == "failed"
+    assert [type(error) for error in told] == [TimeoutError]
+
+
 async def test_an_error_of_on_success_is_the_runs_and_one_of_on_failure_is_logged(
     url: str, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -113,6 +113,26 @@ async def test_a_timeout_counts_as_a_failure(queue: Queue, counted: Counted) -> 
     assert counted.outcomes() == {"failed": 1}
 
 
+async def test_a_run_that_goes_on_after_its_timeout_counts_as_a_failure(
+    queue: Queue, counted: Counted
+) -> None:
+    timed_out = asyncio.Event()
+
+    @queue.task(retry=0, timeout=0.01, grace=0)
+    async def send() -> str:
+        while not timed_out.is_set():
+            try:
+                await timed_out.wait()
+            except asyncio.CancelledError:
+                continue
+        return "too late"
+
+    async with Worker(queue):
+        await (await send.enqueue()).wait(timeout=10)
+        timed_out.set()
+    assert counted.outcomes() == {"failed": 1}
+
+
 async def test_a_stopping_worker_releases_its_jobs(queue: Queue, counted: Counted) -> None:
     begun = asyncio.Event()
 

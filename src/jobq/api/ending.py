@@ -55,11 +55,13 @@ def ending_of(job: CurrentJob, error: BaseException | None) -> Ending:
     run = job._run
     if not isinstance(run, Run):
         raise ConfigError("ending_of is for middleware, which runs in the worker")
+    if run.concluded:  # it went on after a timeout or a lost lease: how it ends changes nothing
+        return _ending(run.outcome)
     if error is None:
         return Ending("completed")
     if isinstance(error, FailedApart):
         return Ending("failed" if error.final else "retried", error.failure)
-    if run.concluded or run.handler is None or isinstance(error, LeaseOver | KeyboardInterrupt):
+    if run.handler is None or isinstance(error, LeaseOver | KeyboardInterrupt):
         return Ending("released")
     end: End = Raised(error)
     if run.end is not None and isinstance(error, asyncio.CancelledError):
@@ -72,6 +74,13 @@ def ending_of(job: CurrentJob, error: BaseException | None) -> Ending:
         random=random.random,
         encode=run.save,
     )
+    return _ending(outcome)
+
+
+def _ending(outcome: AnyOutcome | None) -> Ending:
+    """None: the lease is lost."""
+    if outcome is None:
+        return Ending("released")
     return Ending(_OUTCOMES.get(type(outcome), "released"), getattr(outcome, "failure", None))
 
 

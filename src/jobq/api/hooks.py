@@ -65,11 +65,11 @@ def on_failure(
     outcomes = ("failed",) if final else ("failed", "retried")
 
     async def tell(ended: Ended) -> None:
-        if ended.ending.outcome not in outcomes or ended.error is None:
+        error, failure = ended.error, ended.ending.failure
+        if ended.ending.outcome not in outcomes or failure is None:
             return
-        error = ended.error
-        if isinstance(error, asyncio.CancelledError) and ended.ending.failure is not None:
-            error = TimeoutError(ended.ending.failure.message)
+        if error is None or isinstance(error, asyncio.CancelledError):
+            error = TimeoutError(failure.message)
         try:
             await _result(function(ended.job, error))
         except Exception:
@@ -82,9 +82,8 @@ def on_failure(
             for ended in endings_of(job, error=error):
                 await tell(ended)
             raise
-        if job.batch:
-            for ended in endings_of(job, result=result):
-                await tell(ended)
+        for ended in endings_of(job, result=result):  # of a batch; or it returned after a timeout
+            await tell(ended)
         return result
 
     return middleware
