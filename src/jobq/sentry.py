@@ -147,6 +147,8 @@ class Sentry:
             return
         if isinstance(error, self._ignore):
             return
+        if getattr(job._run, "concluded", False):  # it went on after its timeout: the log has told
+            return
         with sentry_sdk.new_scope() as scope:
             _tag(scope, job)
             scope.set_tag("jobq.outcome", ending.outcome)
@@ -285,9 +287,16 @@ def _check_out(
 
 
 def _slug(schedule: ScheduleSpec) -> str:
-    """The name of the monitor: Sentry allows small letters, digits, `-` and `_`."""
-    plain = re.sub(r"[^a-z0-9_-]+", "-", f"{schedule.queue.queue}-{schedule.id}".lower())
-    return plain.strip("-")[:_MAX_SLUG]
+    """The name of the monitor: Sentry allows small letters, digits, `-` and `_`.
+
+    A name that is too long, or has no such character, ends with a hash: two schedules are two
+    monitors."""
+    name = f"{schedule.queue.queue}-{schedule.id}"
+    plain = re.sub(r"[^a-z0-9_-]+", "-", name.lower()).strip("-")
+    if 0 < len(plain) <= _MAX_SLUG and name.isascii():
+        return plain
+    digest = uuid5(NAMESPACE_URL, name).hex[:8]
+    return f"{plain[: _MAX_SLUG - 9]}-{digest}".strip("-")
 
 
 def _config(schedule: ScheduleSpec) -> MonitorConfig:

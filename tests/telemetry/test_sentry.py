@@ -148,6 +148,27 @@ async def test_a_timeout_a_rejection_and_a_chosen_retry_are_reported_as_what_the
     ]
 
 
+async def test_a_handler_that_goes_on_after_its_timeout_is_reported_once(
+    queue: Queue, sent: Kept
+) -> None:
+    timed_out = asyncio.Event()
+
+    @queue.task(retry=0, timeout=0.01, grace=0)
+    async def slow() -> None:
+        while not timed_out.is_set():
+            try:
+                await timed_out.wait()
+            except asyncio.CancelledError:
+                continue
+
+    async with Worker(queue):
+        await (await slow.enqueue()).wait(timeout=10)
+        timed_out.set()
+    assert len(sent.errors) == 1
+    (run,) = sent.of("transaction")
+    assert run["contexts"]["trace"]["status"] == "internal_error"
+
+
 async def test_a_failure_in_a_child_process_is_reported_once(url: str, sent: Kept) -> None:
     apart.failing._context.connection.move(url)
     try:
@@ -272,6 +293,24 @@ async def test_a_schedule_is_a_cron_monitor(url: str, sent: Kept) -> None:
         "schedule": {"type": "crontab", "value": "0 13 * * *"},
         "timezone": "Europe/Zurich",
     }
+
+
+async def test_two_schedules_are_two_monitors(url: str, sent: Kept) -> None:
+    queue = Queue("発送", url, middleware=[Sentry().run])
+
+    @queue.task
+    async def digest() -> None: ...
+
+    clock = testing.FakeClock(datetime(2026, 3, 2, 12, tzinfo=UTC))
+    names = ["毎日", "毎週", f"{'x' * 60}-1", f"{'x' * 60}-2"]
+    async with testing.use(queue, clock=clock) as jobs:
+        for name in names:
+            await queue.schedule(name, Every(3600), digest)
+        jobs.clock.advance(3600)
+        await jobs.drain()
+    slugs = {each["monitor_slug"] for each in sent.of("check_in")}
+    assert len(slugs) == len(names)
+    assert all(0 < len(slug) <= 50 for slug in slugs)
 
 
 @pytest.mark.parametrize(
