@@ -216,6 +216,9 @@ async def test_bad_changes_are_refused_with_words(url: str) -> None:
         change = {"colour": 1}
         with pytest.raises(InvalidJob, match="colour"):
             await work.enqueue()
+        change = {"meta": {"user": "ann"}}
+        with pytest.raises(InvalidJob, match=r"change request\.meta instead"):
+            await work.enqueue()
         change = {"id": "chosen"}
         assert (await work.enqueue()).id == "chosen"
         with pytest.raises(InvalidJob, match="the id of a flow job is fixed"):

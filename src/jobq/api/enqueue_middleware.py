@@ -144,6 +144,8 @@ class Enqueueing:
 
     def _with_options(self, options: Mapping[str, Any]) -> JobSpec:
         request = self.request
+        if "meta" in options:
+            raise InvalidJob(f"{self._where}: options['meta']: change request.meta instead")
         new_id = "id" in options and options["id"] != self._options.get("id")
         if new_id and request.via in _FIXED_ID:
             raise InvalidJob(
