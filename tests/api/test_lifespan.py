@@ -108,6 +108,25 @@ async def test_a_clean_up_that_hangs_is_cancelled(caplog: pytest.LogCaptureFixtu
     assert "takes over 0.01 s: cancelled" in caplog.text
 
 
+async def test_a_worker_that_is_stopped_while_its_lifespan_hangs_at_the_start_ends_well(
+    queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    entering = asyncio.Event()
+
+    @asynccontextmanager
+    async def lifespan() -> AsyncIterator[None]:
+        entering.set()
+        await asyncio.Event().wait()
+        yield
+
+    monkeypatch.setattr(Lifespan.stop, "__defaults__", (0.01,))
+    worker = Worker(queue, lifespan=lifespan)
+    working = asyncio.create_task(worker.run())
+    await asyncio.wait_for(entering.wait(), 10)
+    await worker.stop()
+    await asyncio.wait_for(working, 10)  # a requested stop is no error
+
+
 async def test_a_lifespan_that_ends_by_itself_stops_the_worker(
     queue: Queue, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -99,6 +99,8 @@ class Lifespan:
             raise
         if not entered.done():
             self._task = None
+            if task.cancelled() and self._stop.is_set():  # the worker was stopped meanwhile
+                return None
             task.result()  # raises the error
             raise ConfigError("lifespan: the context manager was left before it was entered")
         task.add_done_callback(self._ended)
