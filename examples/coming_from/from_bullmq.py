@@ -12,7 +12,7 @@ video = Queue(
 
 @video.task(
     retry=Retry(2, base=1, factor=2),  # attempts: 3, backoff: { type: "exponential", delay: 1000 }
-    unique=Unique("path", mode="debounce", period=0.05),  # deduplication: { id, ttl }
+    unique=Unique("path", mode="debounce", period=0.05),  # deduplication: { id, ttl, replace }
 )
 async def transcode(path: str, quality: int) -> str:  # new Worker("video", async job => …)
     job = current_job()
