@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
 from datetime import timedelta
 from typing import Any
 
 import pytest
 
 from jobq import BulkProgress, InvalidJob, Queue, Reject, State, Worker
+from jobq.api.selection import Matching
 from jobq.testing import FakeClock, Sandbox
 
 
@@ -212,3 +214,30 @@ def test_a_selection_works_without_an_event_loop(url: str) -> None:
         assert queue.select("cancelled", arguments={"0": 3}).rerun().changed == 1
         assert [job.args for job in queue.find(state="waiting", oldest_first=True)] == [(3,)]
         assert queue.select("waiting", "cancelled").purge().changed == 5
+
+
+async def test_a_job_that_ends_in_another_selected_state_is_rerun_once(queue: Queue) -> None:
+    attempts: list[int] = []
+
+    @queue.task(retry=0)
+    async def once(n: int) -> None:
+        attempts.append(n)
+        if attempts.count(n) > 1:
+            raise ValueError(n)
+
+    jobs = [await once.enqueue(n) for n in range(3)]
+    async with Worker(queue):
+        for job in jobs:
+            await job.wait(timeout=30)
+        pages = Matching.pages
+
+        async def slowly(self: Matching, *given: Any) -> AsyncIterator[Any]:
+            async for page in pages(self, *given):
+                yield page
+                for job in jobs:  # all of them have failed before the next state is read
+                    await queue.job(job.id).wait(timeout=30)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Matching, "pages", slowly)
+            done = await queue.select("completed", "failed").rerun()
+    assert (done.changed, sorted(attempts)) == (3, [0, 0, 1, 1, 2, 2])

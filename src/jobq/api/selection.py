@@ -249,7 +249,8 @@ class Selection:
 
         `pace` is how many jobs to change per second, `max_jobs` how many in total. `on_progress` is
         called after each store call. To continue an operation that was interrupted, pass the
-        `cursor` of its last progress. One call runs a job again once, even if it fails again.
+        `cursor` of its last progress. One call runs a job again once, even if it ends again in
+        another state of the selection.
         """
         context = self._context
         return await self._change(
@@ -289,6 +290,8 @@ class Selection:
         store = await self._context.store()
         matching = Matching(self._context, wanted)
         changed = skipped = 0
+        # A completed job that is rerun may be among the failed ones when these are read.
+        rerun: set[str] | None = set() if kind == "rerun" and len(wanted.states) > 1 else None
 
         def progress(at: Place | None) -> BulkProgress:
             return BulkProgress(
@@ -301,6 +304,9 @@ class Selection:
 
         async for records, place in matching.pages(start, _PAGE):
             # An interrupted page is read again from its beginning: it has no changed jobs any more.
+            if rerun is not None:
+                records = [record for record in records if record.id not in rerun]
+                rerun.update(record.id for record in records)
             while records and (room := limits.room(changed)):
                 part, records = records[:room], records[room:]
                 await limits.pause(changed + skipped)
