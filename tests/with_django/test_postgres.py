@@ -15,6 +15,7 @@ from django.test import override_settings
 from jobq import State, Worker, sync
 from jobq.django import Queue
 from jobq.django.config import database_url
+from jobq.stores.postgres import address
 from tests.stores.postgres.servers import FAST, ask, postgres_or_skip, running
 from tests.waiting import wait_until
 
@@ -67,6 +68,18 @@ def test_the_store_is_in_the_database_of_django_with_its_options(pg: str) -> Non
 def test_a_password_is_quoted_in_the_url(pg: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(connections["pg"].settings_dict, "PASSWORD", "a/b@c:d")
     assert "postgres:a%2Fb%40c%3Ad@" in database_url("pg")
+
+
+@pytest.mark.parametrize(
+    ("host", "port"), [("::1", "5432"), ("one,two", "6432"), ("one,two", "6432,6433"), ("::1", "")]
+)
+def test_the_url_names_every_host_and_port_of_the_settings(
+    pg: str, monkeypatch: pytest.MonkeyPatch, host: str, port: str
+) -> None:
+    monkeypatch.setitem(connections["pg"].settings_dict, "HOST", host)
+    monkeypatch.setitem(connections["pg"].settings_dict, "PORT", port)
+    options = address.parse(database_url("pg")).options
+    assert (options["host"], options.get("port", "")) == (host, port)
 
 
 @pytest.fixture

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from django.db import transaction
+from django.test import override_settings
 from django.utils import timezone
 
 try:
@@ -206,6 +207,38 @@ def test_higher_priorities_run_first(backend: TaskBackend) -> None:
     ended(last)
     sync.run(worker.stop())
     assert [each.task_result.task.priority for each in tasks.contexts] == [100, 0, -100]
+
+
+def test_a_task_runs_though_an_operator_has_raised_its_priority(backend: TaskBackend) -> None:
+    result = tasks.confirm_order.enqueue(1)
+    assert backend.queue("default").sync.job(result.id.rsplit(":", 1)[1]).reprioritise(5_000)
+    assert backend.get_result(result.id).task.priority == 100
+    worker = Worker(*queues_to_work_on(), concurrency=1)
+    sync.run(worker.__aenter__())
+    assert ended(result).status == Status.SUCCESSFUL
+    sync.run(worker.stop())
+
+
+@pytest.mark.usefixtures("worker")
+def test_times_have_no_zone_if_the_project_uses_none() -> None:
+    heard: list[Any] = []
+
+    def hear(task_result: Any, **_: Any) -> None:
+        heard.append(task_result)
+
+    framework.task_finished.connect(hear)
+    try:
+        with override_settings(USE_TZ=False):
+            due = datetime.now()
+            result = ended(tasks.confirm_order.using(run_after=due).enqueue(1))
+    finally:
+        framework.task_finished.disconnect(hear)
+    for each in (result, *heard):
+        times = (each.enqueued_at, each.started_at, each.last_attempted_at, each.finished_at)
+        assert [at.tzinfo for at in times] == [None] * 4
+        assert each.started_at <= each.finished_at
+        assert each.task.run_after.tzinfo is None
+    assert len(heard) == 1
 
 
 def test_a_cancelled_task_has_failed(backend: TaskBackend) -> None:

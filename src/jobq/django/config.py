@@ -108,13 +108,16 @@ def database_url(alias: str) -> str:
     user = quote(given.get("user", ""), safe="")
     if password := given.get("password"):
         user += f":{quote(password, safe='')}"
-    host, port = given.get("host", ""), given.get("port")
-    place = quote(host, safe=",:[]") if "/" not in host else quote(host, safe="")
     options = {
         name: value
         for name, value in given.items()
         if name not in (*_OWN_PARAMETERS, *_NOT_FOR_THE_STORE)
     }
+    host, port = given.get("host", ""), given.get("port")
+    if "," in host or ":" in host:  # several servers with one port, or an address of IPv6
+        options |= {"host": host} | ({"port": port} if port else {})
+        host, port = "", None
+    place = quote(host, safe="")
     return "".join(
         (
             "postgresql://",

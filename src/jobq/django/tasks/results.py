@@ -8,15 +8,19 @@ from __future__ import annotations
 
 import builtins
 import dataclasses
+from datetime import datetime
 from traceback import format_exception
 from typing import Any
+
+from django.conf import settings
+from django.utils import timezone
 
 import jobq
 from jobq.api.info import Failure, JobInfo
 from jobq.core.states import State
 from jobq.django.tasks.framework import TaskError, TaskResult, TaskResultStatus
 
-PRIORITY_SHIFT = 100
+PRIORITY_SHIFT = MAX_PRIORITY = 100
 """Django's priorities are −100 to 100, and those of jobq begin at 0."""
 ALIAS = "django_tasks"
 """The name in a job's meta whose value is the alias of the backend that enqueued the job."""
@@ -40,17 +44,18 @@ def result_of(info: JobInfo, task: Any, id: str) -> Any:
     result = TaskResult(
         task=dataclasses.replace(
             task,
-            priority=info.priority - PRIORITY_SHIFT,
+            # An operator may have given the job a priority that Django does not have.
+            priority=min(info.priority - PRIORITY_SHIFT, MAX_PRIORITY),
             queue_name=info.queue,
             backend=alias,
-            run_after=info.options.at,
+            run_after=_moment(info.options.at),
         ),
         id=id,
         status=_STATUS[info.state],
-        enqueued_at=info.created_at,
-        started_at=info.started_at,
-        finished_at=info.finished_at,
-        last_attempted_at=info.started_at,
+        enqueued_at=_moment(info.created_at),
+        started_at=_moment(info.started_at),
+        finished_at=_moment(info.finished_at),
+        last_attempted_at=_moment(info.started_at),
         args=list(info.args),
         kwargs=dict(info.kwargs),
         backend=alias,
@@ -83,6 +88,11 @@ def error_of_failure(failure: Failure) -> Any:
         exception_class_path=class_path(failure.type),
         traceback=failure.traceback or f"{failure.type}: {failure.message}\n",
     )
+
+
+def _moment(at: datetime | None) -> datetime | None:
+    """A time as `timezone.now()` gives it: without a zone if USE_TZ is False."""
+    return at if at is None or settings.USE_TZ else timezone.make_naive(at)
 
 
 def _errors(info: JobInfo) -> list[Any]:
