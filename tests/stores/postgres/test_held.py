@@ -206,6 +206,25 @@ async def test_jobs_below_the_floors_are_found_by_the_leader(server: Server) -> 
     assert claimed == [*(f"late{n}" for n in range(10)), "new", "delayed"]
 
 
+async def test_any_number_of_jobs_below_the_floors_is_found_by_one_look(server: Server) -> None:
+    """Each call of a caller's transaction takes a block of places for itself."""
+    n = 3 * floors.BLOCKS
+    with snapshot_of_somebody(server), psycopg.connect(server.url) as late:
+        async with opened(server) as desk, open_store(server.url, clock=desk.clock) as other:
+            beside = desk.through(other)
+            await rounds(desk, 1)
+            assert isinstance(desk.store, PostgresStore)
+            for each in range(n):
+                desk.store.join(late).put([desk.spec(f"late{each}")])
+            await raise_floors(desk)
+            await rounds(beside, 3)
+            late.commit()
+            assert await beside.claim_ids(n) == []
+            await look_from_the_beginning(desk)
+            assert (await beside.exchange(then=beside.claiming(1))).next_due_ms == 0
+            assert await beside.claim_ids(2 * n) == [f"late{each}" for each in range(n)]
+
+
 async def test_a_job_that_was_locked_for_long_is_found_by_the_leader(server: Server) -> None:
     with snapshot_of_somebody(server), psycopg.connect(server.url) as other:
         async with opened(server) as desk:
@@ -387,6 +406,50 @@ async def test_after_the_snapshot_claims_read_from_the_beginning_again(server: S
             assert not floors_of(desk).active
             assert not floors_of(beside).active
             assert await beside.claim_ids() == ["locked"]
+    assert ask(server.url, "select count(*) from jobq.looks") == [(0,)]
+
+
+async def test_a_transaction_that_has_written_and_waits_counts_as_a_snapshot(
+    server: Server,
+) -> None:
+    """Between two statements it has none, and dead rows are kept nevertheless."""
+    with psycopg.connect(server.url) as other:
+        other.execute("select pg_current_xact_id()")
+        async with opened(server) as desk:
+            await raise_floors(desk)
+            other.rollback()
+            await desk.tick()
+            assert not floors_of(desk).active
+
+
+async def test_what_was_published_before_the_clock_was_set_back_is_ignored(
+    server: Server,
+) -> None:
+    """Otherwise it would seem to be the newest for as long as the clock was set back."""
+    async with opened(server) as desk:
+        await rounds(desk, 1)
+        old = "insert into jobq.looks values (clock_timestamp() + interval '1 hour', '[]')"
+        ask(server.url, old)
+        await rounds(desk, 1)
+        assert not floors_of(desk).active
+    ask(server.url, "delete from jobq.looks")
+
+
+async def test_a_new_leader_keeps_what_was_published_until_it_knows(server: Server) -> None:
+    """Otherwise all claims would read from the beginning after every change of the leader."""
+    with snapshot_of_somebody(server):
+        async with opened(server) as desk, open_store(server.url, clock=desk.clock) as other:
+            await raise_floors(desk)
+            leader = desk.through(other)
+            await leader.tick()
+            await rounds(desk, 1)
+            assert floors_of(desk).active
+            await leader.tick()
+            await rounds(desk, 1)
+            assert floors_of(desk).active
+    async with opened(server) as desk:
+        await desk.tick()
+        await desk.tick()
     assert ask(server.url, "select count(*) from jobq.looks") == [(0,)]
 
 

@@ -32,6 +32,8 @@ MOST = 16
 """Priorities of a queue that have floors of their own. The others share one."""
 BLOCK = 20
 """A transaction takes 2^20 places at once (`places` in 0001.sql)."""
+BLOCKS = 16
+"""Blocks of places that a look of the leader reports of each priority of a queue."""
 FIRST, LAST = -(2**62), 2**62
 """Before and behind all places."""
 
@@ -124,6 +126,17 @@ class Line:
                 found.append(Range(priority, priority, since, until))
         return [*found, Range(high, low, max(floor, newest + 1), LAST)]
 
+    def found(self, blocks: Sequence[Block]) -> None:
+        """The leader has found jobs in these blocks.
+
+        If it reports no more of a priority, and all of them are below the floor, there may be
+        others between: begin at the first one."""
+        for priority in {each.priority for each in blocks}:
+            places = [each.block << BLOCK for each in blocks if each.priority == priority]
+            mark = self.known.get(priority, self.rest)
+            if len(places) >= BLOCKS and max(places) < mark.floor:
+                mark.lower(min(places))
+
     def claimed(
         self,
         jobs: Sequence[tuple[int, int]],
@@ -180,6 +193,9 @@ class Floors:
             if not self.active:
                 self._forget()
             news = blocks != self._blocks
+            if news:
+                for qid, line in self._lines.items():
+                    line.found(blocks.get(qid, ()))
             self._until, self._blocks = time.monotonic() + seconds, blocks
             return news
 

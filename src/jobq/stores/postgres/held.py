@@ -12,7 +12,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from jobq.stores.postgres.floors import Block
+from jobq.stores.postgres.floors import BLOCKS, Block
 from jobq.stores.postgres.queries import FLOORS
 
 if TYPE_CHECKING:
@@ -35,8 +35,8 @@ of one core's time, however many dead entries it reads past."""
 SLOW_S = 0.02
 """Seconds. Handles keep their floors until a look from the beginning is faster than this: the first
 look after the end of the snapshot marks the dead entries, and later ones skip them."""
-BLOCKS, MOST_BLOCKS = 16, 4_000
-"""Blocks of places that a look reports: of each priority, and of all queues together."""
+MOST_BLOCKS = 4_000
+"""Blocks of places that a look reports of all queues together."""
 
 Blocks = Mapping[int, Sequence[Block]]
 
@@ -46,6 +46,7 @@ class Held:
 
     def __init__(self) -> None:
         self.held = False
+        self.known = False  # whether the looks so far tell: a new leader does not know yet
         self.blocks: list[tuple[int, int, int]] = []
         self._seen: list[tuple[float, int]] = []  # when, and the next transaction at that time
         self.next_full = 0.0
@@ -55,6 +56,7 @@ class Held:
         """`upcoming` is the number of the next transaction, and the oldest snapshot is `age`
         transactions older."""
         long_ago = [seen for seen in self._seen if now - seen[0] >= HELD_S]
+        self.known = bool(long_ago)
         self.held = age is not None and bool(long_ago) and upcoming - age < long_ago[-1][1]
         self._seen = [*long_ago[-1:], *self._seen[len(long_ago) :], (now, upcoming)]
         if not self.held and self._cost < SLOW_S:
@@ -98,8 +100,11 @@ def publish(tx: PostgresTx, blocks: list[tuple[int, int, int]]) -> None:
 
 
 def sweep(tx: PostgresTx) -> None:
-    """Once nobody holds a snapshot, delete what was published, so that no handle uses floors."""
-    if not tx.memory.held.floors:
+    """Once nobody holds a snapshot, delete what was published, so that no handle uses floors.
+
+    A new leader leaves what the last one has published until it knows."""
+    held = tx.memory.held
+    if held.known and not held.floors:
         tx.execute(FLOORS["sweep"])
         tx.memory.floors.stop()
 

@@ -2,10 +2,11 @@
 -- begin at a floor instead of reading past the dead entries of an index (floors.py).
 
 -- name: snapshots: the number of the next transaction, and how many transactions have begun since
--- the oldest snapshot that keeps dead rows was taken. Vacuum's own does not.
+-- the oldest snapshot that keeps dead rows was taken. Vacuum's own does not. A transaction that has
+-- written keeps them also while it has no snapshot, as between two statements at READ COMMITTED.
 SELECT pg_snapshot_xmax(pg_current_snapshot())::text::bigint, greatest(
     (
-        SELECT max(age(backend_xmin)) FROM pg_stat_activity
+        SELECT greatest(max(age(backend_xmin)), max(age(backend_xid))) FROM pg_stat_activity
         WHERE pid <> pg_backend_pid() AND backend_type IS DISTINCT FROM 'autovacuum worker'
     ),
     (SELECT max(age(transaction)) FROM pg_prepared_xacts),
@@ -45,8 +46,10 @@ SELECT qid, priority, seq >> 20 FROM heads LIMIT $2;
 INSERT INTO looks (blocks) VALUES ($1::jsonb) ON CONFLICT DO NOTHING;
 
 -- name: newest: what was published in the last seconds
+-- After the server's clock was set back, older rows seem to come from the future.
 SELECT blocks FROM looks
-WHERE made > clock_timestamp() - make_interval(secs => $1) ORDER BY made DESC LIMIT 1;
+WHERE made > clock_timestamp() - make_interval(secs => $1) AND made <= clock_timestamp()
+ORDER BY made DESC LIMIT 1;
 
 -- name: sweep: delete what was published
 DELETE FROM looks;
