@@ -27,6 +27,10 @@ MIGRATION_S = 3600.0
 """Seconds that a migration may take, with the wait for another process that migrates."""
 
 _LOCK = "SELECT pg_advisory_xact_lock(hashtextextended($1, 0))"
+_REREAD = "SELECT 1 FROM pg_description LIMIT 0"
+"""Makes a session forget what it remembers of the catalog. A wait for an advisory lock does not: it
+would still believe that a schema is missing which another process has made meanwhile. The first
+lock of a table in a transaction does, and no other statement here reads this table."""
 _EXISTS = "SELECT to_regclass($1::text)::text"
 _TABLES = (
     "SELECT relname::text FROM pg_class WHERE relnamespace = to_regnamespace($1::text) LIMIT 1"
@@ -118,6 +122,7 @@ def _migrate(link: Link, address: Address) -> None:
     link.command(b"SET LOCAL statement_timeout = 0")
     link.command(b"SET LOCAL lock_timeout = 0")
     link.execute(_LOCK, (f"jobq:{address.schema}",)).fetchone()
+    link.execute(_REREAD)
     found = _found(link, address)
     layout = 0 if found is None else found.layout
     if found is None:
