@@ -124,6 +124,10 @@ async def test_a_timeout_is_told_as_a_timeout_error_and_a_cancel_is_not_told(url
             started.set()
             await asyncio.Event().wait()
 
+        @queue.task(retry=0)
+        async def awaits_a_cancelled_task() -> None:
+            raise asyncio.CancelledError
+
         async with Worker(queue):
             await (await work.options(timeout=0.05).enqueue()).wait(timeout=20)
             started.clear()
@@ -131,7 +135,8 @@ async def test_a_timeout_is_told_as_a_timeout_error_and_a_cancel_is_not_told(url
             await asyncio.wait_for(started.wait(), 20)
             await job.cancel()
             await job.wait(timeout=20)
-    assert [type(error) for error in told] == [TimeoutError]
+            await (await awaits_a_cancelled_task.enqueue()).wait(timeout=20)
+    assert [type(error) for error in told] == [TimeoutError, asyncio.CancelledError]
 
 
 async def test_a_timeout_of_a_handler_that_does_not_stop_is_told(url: str) -> None:

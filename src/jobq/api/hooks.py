@@ -68,7 +68,9 @@ def on_failure(
         error, failure = ended.error, ended.ending.failure
         if ended.ending.outcome not in outcomes or failure is None:
             return
-        if error is None or isinstance(error, asyncio.CancelledError):
+        if error is None or (
+            isinstance(error, asyncio.CancelledError) and failure.reason == "timeout"
+        ):
             error = TimeoutError(failure.message)
         try:
             await _result(function(ended.job, error))
