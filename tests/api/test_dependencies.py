@@ -7,7 +7,7 @@ import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from functools import cache, wraps
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import pytest
 
@@ -365,6 +365,25 @@ def test_dependencies_that_cannot_be_filled_in_are_refused_with_words() -> None:
     not_callable: Any = "get_db"
     with pytest.raises(ConfigError, match="give it a function"):
         Depends(not_callable)
+
+
+def test_dependencies_as_fastapi_has_them_are_refused_with_words() -> None:
+    queue = Queue("x", "memory://x")
+    theirs: Any = type("Depends", (), {})()  # has the name of the class in fastapi.params
+
+    with pytest.raises(ConfigError, match=r"is the Depends of another library: use jobq\.Depends"):
+
+        @queue.task
+        def one(db: str = theirs) -> None: ...
+
+    def two(db: Annotated[str, Depends(plain)]) -> None: ...
+
+    with pytest.raises(ConfigError, match="the dependency of db is in its annotation"):
+        queue.task(two)  # its annotation is a string here
+
+    two.__annotations__["db"] = Annotated[str, theirs]
+    with pytest.raises(ConfigError, match="the dependency of db is in its annotation"):
+        queue.task(two)
 
 
 # ── decorators around tasks ───────────────────────────────────────────────────────────────────────

@@ -185,14 +185,12 @@ def injected(fn: Callable[..., Any], task: str) -> Callable[..., Any]:
         signature = inspect.signature(fn)
     except (TypeError, ValueError):
         return fn
-    dependencies = {
-        p.name: p.default
-        for p in signature.parameters.values()
-        if isinstance(p.default, Dependency)
-    }
+    parameters = list(signature.parameters.values())
+    for parameter in parameters:
+        _check_is_ours(parameter, task)
+    dependencies = {p.name: p.default for p in parameters if isinstance(p.default, Dependency)}
     if not dependencies:
         return fn
-    parameters = list(signature.parameters.values())
     _check_places(parameters, task)
     call = (_call_async if runs_async(fn) else _call_plain)(fn, task, dependencies)
     update_wrapper(call, fn)
@@ -202,6 +200,24 @@ def injected(fn: Callable[..., Any], task: str) -> Callable[..., Any]:
     )
     wrapper.dependencies = frozenset(dependencies)
     return call
+
+
+def _check_is_ours(parameter: inspect.Parameter, task: str) -> None:
+    """ConfigError if a dependency is written as FastAPI has it, which would be an argument here."""
+    name, note = parameter.name, parameter.annotation
+    in_annotation = isinstance(note, str) and note.startswith("Annotated[") and "Depends(" in note
+    for found in getattr(note, "__metadata__", ()):
+        in_annotation |= isinstance(found, Dependency) or type(found).__name__ == "Depends"
+    if in_annotation and not isinstance(parameter.default, Dependency):
+        raise ConfigError(
+            f"task {task}: the dependency of {name} is in its annotation: make it the default, "
+            f"{name}: … = Depends(…)"
+        )
+    if type(parameter.default).__name__ == "Depends":
+        raise ConfigError(
+            f"task {task}: the default of {name} is the Depends of another library: use "
+            "jobq.Depends"
+        )
 
 
 def _check_places(parameters: list[inspect.Parameter], task: str) -> None:
