@@ -7,7 +7,7 @@ from typing import Literal
 import pytest
 
 from jobq.core.commands import Cancel, Remove, Rerun, Revive, SendSignal
-from jobq.core.records import Note, QueueName, UniqueSpec
+from jobq.core.records import Edge, Note, QueueName, UniqueSpec
 from jobq.core.states import State
 from jobq.stores.conformance.families import family, results, take
 from jobq.stores.conformance.kit import DAY, Desk, block, complete, fail, ref
@@ -20,6 +20,11 @@ async def revive(q: Desk, *ids: str) -> None:
     """Revive jobs one after the other."""
     for id in ids:
         assert await q.altered(Revive(job=q.key(id))) == "done", id
+
+
+def after(q: Desk, *ids: str) -> tuple[Edge, ...]:
+    """Edges to jobs whose results are not needed."""
+    return tuple(Edge(q.key(id), data=False) for id in ids)
 
 
 async def failed_family(q: Desk, **options: object) -> None:
@@ -104,6 +109,29 @@ async def test_a_parent_fails_again_if_its_failed_child_is_gone(q: Desk) -> None
     failure = (await q.get("p")).failure
     assert failure
     assert "job b, which this job waits for, is gone" in failure.message
+
+
+async def test_a_parent_fails_again_if_a_failed_child_without_a_result_is_gone(q: Desk) -> None:
+    await q.store.put([q.spec("a"), q.spec("b"), q.spec("p", after=after(q, "a", "b"))])
+    leases = await take(q, "a", "b")
+    await q.settle(complete(leases["a"]))
+    await q.settle(fail(leases["b"]))
+    assert await q.alter(Remove(job=q.key("a")))
+    assert await q.alter(Remove(job=q.key("b")))
+    await revive(q, "p")
+    parent = await q.get("p")
+    assert parent.state is State.FAILED
+    assert parent.failure
+    assert "job b, which this job waits for, is gone" in parent.failure.message
+
+
+async def test_a_completed_child_without_a_result_may_be_gone(q: Desk) -> None:
+    await q.store.put([q.spec("a"), q.spec("p", after=after(q, "a"))])
+    await q.settle(complete((await take(q, "a"))["a"]))
+    await q.settle(fail((await take(q, "p"))["p"]))
+    assert await q.alter(Remove(job=q.key("a")))
+    await revive(q, "p")
+    assert await q.states("p") == ["waiting"]
 
 
 async def test_a_result_of_a_completed_child_stays_though_its_record_is_gone(q: Desk) -> None:

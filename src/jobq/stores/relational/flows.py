@@ -22,6 +22,8 @@ from jobq.stores.relational.tx import Tx
 
 _BATCH = 500
 """Parents of one child that are read at a time."""
+_COMPLETED, _NOT_COMPLETED = 1, 2
+"""`edges.done` of a child that has completed, and of one that has ended otherwise. 0: not ended."""
 _LOOK_MS = 1_000
 """Milliseconds between two looks at a child that its handler completes in an open transaction."""
 
@@ -52,7 +54,15 @@ def tie(
             if (queue.qid, edge.job.id) not in there:
                 there.add((queue.qid, edge.job.id))
                 ended = rows.Edge(
-                    ordinal, queue.qid, id, int(edge.data), 1, None, "json", None, asked=edge.job.id
+                    ordinal=ordinal,
+                    child_qid=queue.qid,
+                    child=id,
+                    data=int(edge.data),
+                    done=_COMPLETED,
+                    result=None,
+                    codec="json",
+                    failure=None,
+                    asked=edge.job.id,
                 )
                 tx.execute(tx.sql.ties["add_edge"], (parent.pk, *ended))
                 ordinal += 1
@@ -100,12 +110,13 @@ def tie_again(tx: Tx, parent: Job) -> ChildEnd | None:
             continue
         child = tx.find_free(edge.child_qid, edge.child)
         if child is None:
-            if edge.done and (edge.asked is not None or not edge.data):
-                continue  # it counts as completed (see `tie`)
-            end, result, failure, codec = _gone(edge, policy)
+            if edge.done == _COMPLETED and (edge.asked is not None or not edge.data):
+                continue  # it has completed, or counts as completed (see `tie`)
+            done, codec = _NOT_COMPLETED, edge.codec or "json"
+            end, result, failure = _gone(edge, policy)
         elif child.state in ENDED:
             end, codec = _ended(child), child.codec
-            _, result, failure = _end_of(child, policy)
+            done, result, failure = _end_of(child, policy)
         else:
             tx.execute(tx.sql.ties["reopen_edge"], (parent.pk, edge.ordinal))
             _want(tx, parent, child)
@@ -114,16 +125,16 @@ def tie_again(tx: Tx, parent: Job) -> ChildEnd | None:
             fatal = fatal or end
         tx.execute(
             tx.sql.ties["end_edge"],
-            (result if edge.data else None, codec, failure, parent.pk, edge.ordinal),
+            (done, result if edge.data else None, codec, failure, parent.pk, edge.ordinal),
         )
     return fatal
 
 
-def _gone(edge: rows.Edge, policy: ChildPolicy) -> tuple[ChildEnd, bytes | None, bytes | None, str]:
+def _gone(edge: rows.Edge, policy: ChildPolicy) -> tuple[ChildEnd, None, bytes | None]:
     """The end of a child whose record is gone, and which had not completed."""
     end = ChildEnd(edge.asked or edge.child, None, State.CANCELLED)
     failure = verdicts.failure_for_parent(policy, end)
-    return end, None, None if failure is None else pack_failure(failure), edge.codec or "json"
+    return end, None, None if failure is None else pack_failure(failure)
 
 
 def _want(tx: Tx, parent: Job, child: Job) -> None:
@@ -163,7 +174,7 @@ def decide(tx: Tx, pk: int) -> None:
     for edge, child in ended:
         if child is None:
             # Its record is gone. It counts as completed, like the job of an old throttle.
-            tx.execute(tx.sql.ties["end_edge"], (None, "json", None, pk, edge.ordinal))
+            tx.execute(tx.sql.ties["end_edge"], (_COMPLETED, None, "json", None, pk, edge.ordinal))
         else:
             _hand_over(tx, pk, edge.ordinal, bool(edge.data), child)
     parent = tx.job(pk)
@@ -295,9 +306,9 @@ def _keys(found: list[tuple[str, str, str]]) -> tuple[JobKey, ...]:
 
 def _end_of(child: Job, policy: ChildPolicy) -> tuple[int, bytes | None, bytes | None]:
     if child.state == COMPLETED:
-        return 1, child.result, None
+        return _COMPLETED, child.result, None
     failure = verdicts.failure_for_parent(policy, _ended(child))
-    return 1, None, None if failure is None else pack_failure(failure)
+    return _NOT_COMPLETED, None, None if failure is None else pack_failure(failure)
 
 
 def _hand_over(tx: Tx, pk: int, ordinal: int, data: bool, child: Job) -> None:
@@ -307,9 +318,9 @@ def _hand_over(tx: Tx, pk: int, ordinal: int, data: bool, child: Job) -> None:
     """
     state, follows, packed = tx.execute(tx.sql.ties["parent"], (pk,)).fetchone() or (None, 0, None)
     options = unpack_options(packed)
-    _, result, failure = _end_of(child, options.policy)
+    done, result, failure = _end_of(child, options.policy)
     tx.execute(
-        tx.sql.ties["end_edge"], (result if data else None, child.codec, failure, pk, ordinal)
+        tx.sql.ties["end_edge"], (done, result if data else None, child.codec, failure, pk, ordinal)
     )
     if state != BLOCKED:
         return

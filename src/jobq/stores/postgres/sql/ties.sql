@@ -58,7 +58,8 @@ SELECT q.tenant, q.name, e.child FROM edges e JOIN queues q ON q.qid = e.child_q
 WHERE e.parent = $1 GROUP BY q.tenant, q.name, e.child ORDER BY min(e.ordinal) LIMIT 20000;
 
 -- name: end_edge: store the end of a child
-UPDATE edges SET done = 1, result = $1, codec = $2, failure = $3 WHERE parent = $4 AND ordinal = $5;
+UPDATE edges SET done = $1, result = $2, codec = $3, failure = $4
+WHERE parent = $5 AND ordinal = $6;
 
 -- name: reopen_edge: a parent waits again for a child that is run again
 UPDATE edges SET done = 0, result = NULL, failure = NULL WHERE parent = $1 AND ordinal = $2;

@@ -42,7 +42,7 @@ SELECT q.tenant, q.name, e.child FROM edges e JOIN queues q ON q.qid = e.child_q
 WHERE e.parent = ? GROUP BY e.child_qid, e.child ORDER BY min(e.ordinal) LIMIT 20000;
 
 -- name: end_edge: store the end of a child
-UPDATE edges SET done = 1, result = ?, codec = ?, failure = ? WHERE parent = ? AND ordinal = ?;
+UPDATE edges SET done = ?, result = ?, codec = ?, failure = ? WHERE parent = ? AND ordinal = ?;
 
 -- name: reopen_edge: a parent waits again for a child that is run again
 UPDATE edges SET done = 0, result = NULL, failure = NULL WHERE parent = ? AND ordinal = ?;
