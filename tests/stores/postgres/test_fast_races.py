@@ -11,11 +11,13 @@ from jobq.core.commands import Cancel
 from jobq.core.queues import Limits
 from jobq.core.records import JobKey
 from jobq.core.states import State
+from jobq.errors import StoreUnavailable
 from jobq.stores import open_store
 from jobq.stores.conformance.audit import audit
 from jobq.stores.conformance.kit import Desk, complete, retry
+from jobq.stores.postgres.claiming import Claiming
 from jobq.stores.postgres.lane import Kind
-from jobq.stores.postgres.link import Link
+from jobq.stores.postgres.link import Link, LinkLost
 from jobq.stores.postgres.store import PostgresStore
 from tests.stores.postgres.servers import Server, ask
 from tests.stores.postgres.test_races import events_of, opened, settled
@@ -107,6 +109,27 @@ async def test_a_claim_that_was_sent_late_starts_no_job_before_it_was_promoted(
         monkeypatch.undo()
         await late.settle(complete(lease), worker="late")
         await audit(one.store, one.queue)
+
+
+async def test_a_repeated_claim_gets_the_jobs_whose_reply_was_lost(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The handle remembers the call before it, and nothing else waits in the queue."""
+
+    def lost(_claiming: Claiming, _reply: object) -> None:
+        raise LinkLost("the connection was lost after the commit")
+
+    async with opened(server, 1) as (desk,):
+        await desk.put("before", "job")
+        await desk.settle(complete(await desk.take()))
+        with monkeypatch.context() as patch:
+            patch.setattr(Claiming, "leases", lost)
+            with pytest.raises(StoreUnavailable):
+                await desk.exchange(call="again", then=desk.claiming(5))
+        repeated = await desk.exchange(call="again", then=desk.claiming(5))
+        assert [lease.id for lease in repeated.leases] == ["job"]
+        await desk.settle(*map(complete, repeated.leases))
+        await audit(desk.store, desk.queue)
 
 
 async def test_calls_are_read_committed_whatever_the_database_defaults_to(server: Server) -> None:

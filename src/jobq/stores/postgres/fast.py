@@ -183,6 +183,9 @@ def exchange(
     if ends is None:
         return None
     claiming = Claiming(call, worker, name, [plain[queue] for queue in queues], wanted)
+    # If the reply is lost, the repeated call must not be taken for a new one.
+    before = memory.calls.get(claiming.caller)
+    memory.calls[claiming.caller] = name
     try:
         if _wakes_up(claiming, was_asleep):
             link.execute(FAST["wake_up"], (worker,)).quiet = True
@@ -195,14 +198,11 @@ def exchange(
         link.wait(committed)
         news = held.heard(memory, published)
     except StatementFailed as e:
+        _forget_call(claiming, before)
         _refused(call, plain, e)
         return None
-    if outcomes:
-        memory.calls[claiming.caller] = name
     leases, late = claiming.leases(reply)
     _tell_of_ends(call, outcomes, late or ())
-    if leases:
-        memory.calls[claiming.caller] = name
     due, asleep = None, False
     if not leases and claiming.limit:
         leases, asleep, due = _sleep(claiming, mailbox)
@@ -212,7 +212,17 @@ def exchange(
         _is_busy(claiming)
     if news and len(leases) < claiming.limit:
         due = 0  # the leader has found jobs where this call did not look
+    if not outcomes and not leases:
+        _forget_call(claiming, before)
     return Settled(stale=(), leases=tuple(leases), next_due_ms=due, asleep=asleep), asleep
+
+
+def _forget_call(claiming: Claiming, before: str | None) -> None:
+    """The call has changed nothing: the one before it is the last that may be repeated."""
+    if before is None:
+        claiming.call.memory.calls.pop(claiming.caller, None)
+    else:
+        claiming.call.memory.calls[claiming.caller] = before
 
 
 def _tell_of_ends(call: Call, outcomes: Sequence[Complete], late: Sequence[int]) -> None:
@@ -249,7 +259,6 @@ def _sleep(claiming: Claiming, mailbox: str) -> tuple[list[Lease], bool, int | N
         memory.registered[claiming.worker] = Registered(frozenset(claiming.qids), time.monotonic())
     leases, _ = claiming.leases(reply)
     if leases:
-        memory.calls[claiming.caller] = claiming.name
         link.discard()
         return leases, False, None
     return leases, True, claiming.until(times)
