@@ -17,6 +17,7 @@ from jobq import (
     Job,
     Queue,
     State,
+    WaitTimeout,
     chain,
     current_job,
     group,
@@ -146,6 +147,20 @@ async def test_it_may_change_options_and_meta(url: str) -> None:
             assert (info.args, info.priority, info.meta) == ((n,), 7, {"kept": "k"})
             assert info.due_at == NOW + timedelta(hours=1)
         assert [ref.id for ref in (await last.info()).children] == [first.id]
+
+
+async def test_it_may_change_how_long_a_call_waits(url: str) -> None:
+    async def impatient(request: EnqueueRequest, call_next: EnqueueNext) -> Job[Any]:
+        request.options["call_timeout"] = 0.01
+        return await call_next(request)
+
+    async with sandbox(url, impatient) as (_, queue):
+
+        @queue.task
+        async def work() -> None: ...
+
+        with pytest.raises(WaitTimeout, match=r"0\.01 s"):
+            await work.call()
 
 
 async def test_the_first_is_outermost_and_both_see_the_same_request(url: str) -> None:

@@ -173,12 +173,15 @@ class Task(Generic[P, R]):
         spec = self._spec(args, kwargs)
         if (joined := transaction.current()) is not None:
             joined.refuse(f"{self.name}.call()")
+        options = self._options
         if self._context.enqueue_middleware:
-            spec = await Enqueueing(self, spec, args, kwargs, "call").revised()
+            enqueueing = Enqueueing(self, spec, args, kwargs, "call")
+            spec = await enqueueing.revised()
+            options = options.with_only(enqueueing.request.options)
         connection = self._connection
         session = await connection.session()
         result, record = await waiting.put_and_wait(
-            session, spec, connection.deadlines.new(self._options.call_timeout_ms)
+            session, spec, connection.deadlines.new(options.call_timeout_ms)
         )
         return self._handle(result)._outcome(record)
 
