@@ -241,3 +241,17 @@ async def test_a_job_that_ends_in_another_selected_state_is_rerun_once(queue: Qu
             patch.setattr(Matching, "pages", slowly)
             done = await queue.select("completed", "failed").rerun()
     assert (done.changed, sorted(attempts)) == (3, [0, 0, 1, 1, 2, 2])
+
+
+async def test_a_purge_at_a_pace_leaves_a_job_alone_that_was_rerun_meanwhile(queue: Queue) -> None:
+    await fail_some(queue, 2)
+    began = asyncio.Event()
+    purge = asyncio.create_task(
+        queue.select("failed", name="*card").purge(pace=1, on_progress=lambda _: began.set())
+    )
+    await began.wait()  # one job is gone, and the next one follows after a second
+    (rerun,) = await ids(queue, name="*card")
+    assert await queue.job(rerun).rerun()
+    done = await purge
+    assert (done.changed, done.skipped) == (1, 1)
+    assert await queue.job(rerun).state() is State.WAITING

@@ -22,9 +22,10 @@ from jobq.core.codec import JSON
 from jobq.core.commands import APPLIES, AnyCommand, Cancel, Remove, Rerun
 from jobq.core.criteria import Criteria, Place
 from jobq.core.meta import check_meta
-from jobq.core.records import Filter, JobKey, JobRecord
+from jobq.core.records import Filter, JobKey, JobRecord, QueueName
 from jobq.core.states import State
 from jobq.errors import InvalidJob
+from jobq.stores.base import Store
 
 _PAGE = 500
 """Records per call of `find`: a page of large jobs still takes well under a second."""
@@ -76,7 +77,7 @@ class BulkProgress(msgspec.Struct, frozen=True, kw_only=True):
     """How far an operation is. `cursor` continues it; None means that it has finished."""
 
     changed: int
-    skipped: int  # jobs that left the state for the command before it reached them
+    skipped: int  # jobs that left the state for the command, or were rerun, before it reached them
     looked_at: int
     cursor: str | None
     unreadable: int = 0
@@ -309,10 +310,13 @@ class Selection:
                 rerun.update(record.id for record in records)
             while records and (room := limits.room(changed)):
                 part, records = records[:room], records[room:]
-                await limits.pause(changed + skipped)
-                replies = await store.alter([command(JobKey(qname, each.id)) for each in part])
+                keys = [JobKey(qname, each.id) for each in part]
+                if limits.is_paced:
+                    await limits.pause(changed + skipped)
+                    keys = await _in_same_life(store, qname, part)
+                replies = await store.alter(list(map(command, keys))) if keys else []
                 changed += replies.count("done")
-                skipped += len(replies) - replies.count("done")
+                skipped += len(part) - replies.count("done")
                 limits.report(progress(place))
             if not limits.room(changed):
                 return progress(place)
@@ -329,6 +333,21 @@ class Selection:
                 raise InvalidJob(
                     f"{verb} does not apply to {state.value} jobs: select {allowed} jobs"
                 )
+
+
+async def _in_same_life(
+    store: Store, queue: QueueName, records: Sequence[JobRecord]
+) -> list[JobKey]:
+    """The jobs that nobody has started over since they were read, which may be minutes ago.
+
+    A purge must not remove a failed job that was rerun meanwhile.
+    """
+    keys = [JobKey(queue, record.id) for record in records]
+    return [
+        key
+        for key, read, now in zip(keys, records, await store.get(keys), strict=True)
+        if now is not None and now.life == read.life
+    ]
 
 
 class _Limits:
@@ -348,6 +367,11 @@ class _Limits:
         self.cursor = cursor
         self._on_progress = on_progress
         self._began = asyncio.get_running_loop().time()
+
+    @property
+    def is_paced(self) -> bool:
+        """Whether calls wait for each other, so that jobs may change after they were read."""
+        return self._pace is not None
 
     def room(self, changed: int) -> int:
         """How many jobs the next call may change; 0 if `max_jobs` is reached."""
