@@ -155,14 +155,13 @@ class Task(Generic[P, R]):
         spec = self._spec(args, kwargs)
         if self._context.enqueue_middleware:
             return await Enqueueing(self, spec, args, kwargs, "enqueue").put_with(self._put)
-        return await self._put(spec)
+        # As `_put` does. To await it here would cost every enqueue another coroutine, some 10 %.
+        session = self._connection.session_here() or await self._connection.session()
+        return self._handle(await transaction.put(session, spec))
 
     async def _put(self, spec: JobSpec) -> Job[R]:
-        connection = self._connection
-        session = connection.session_here() or await connection.session()
-        if (joined := transaction.current()) is not None:
-            return self._handle((await joined.put(session.store, [spec]))[0])
-        return self._handle(await session.sender.put(spec))
+        session = self._connection.session_here() or await self._connection.session()
+        return self._handle(await transaction.put(session, spec))
 
     async def call(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Enqueue a job, wait for it and return its result. Raises what `Job.result` raises.

@@ -5,12 +5,13 @@ transaction.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextvars import ContextVar, Token
 from types import TracebackType
 from typing import Self
 
 from jobq.client.portal import run
+from jobq.client.session import Session
 from jobq.core.records import JobSpec, PutResult
 from jobq.errors import ConfigError
 from jobq.stores.base import (
@@ -27,6 +28,12 @@ _current: ContextVar[Transaction | None] = ContextVar("jobq transaction", defaul
 def current() -> Transaction | None:
     """The transaction of the innermost block around the caller, if there is one."""
     return _current.get()
+
+
+def put(session: Session, spec: JobSpec) -> Awaitable[PutResult]:
+    """Store one job, in the transaction around the caller if there is one."""
+    joined = _current.get()
+    return session.sender.put(spec) if joined is None else joined.put_one(session.store, spec)
 
 
 class Transaction:
@@ -70,6 +77,11 @@ class Transaction:
         self, t: type[BaseException] | None, e: BaseException | None, tb: TracebackType | None
     ) -> None:
         self.__exit__(t, e, tb)
+
+    async def put_one(self, store: Store, spec: JobSpec) -> PutResult:
+        """Store one job."""
+        (result,) = await self.put(store, [spec])
+        return result
 
     async def put(self, store: Store, specs: Sequence[JobSpec]) -> list[PutResult]:
         """Store jobs in the transaction."""
