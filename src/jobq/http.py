@@ -180,7 +180,8 @@ async def job_events(
 
     Each change of the job is an event `update` with its state, its progress and its new log lines
     as JSON. The last one is an event `end`, with the result if there is one. Raises JobNotFound
-    before the response begins. With `expose`, the end of a failed job has the error's message.
+    before the response begins. After `timeout`, the stream ends without an event `end`, and a
+    browser connects again. With `expose`, the end of a failed job has the error's message.
     """
     updates = job.follow(timeout=timeout, repeat_after=KEEP_ALIVE_S)
     try:
@@ -211,6 +212,8 @@ async def _frames(
             if update.ended:
                 return
             before, update = update, await anext(updates)
+    except WaitTimeout:  # the response has begun: an error would only break the connection
+        return
     finally:
         await updates.aclose()
 

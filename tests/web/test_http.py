@@ -217,6 +217,14 @@ async def test_a_silent_stream_sends_comments(
         assert (await anext(frames)).startswith(b":")
 
 
+async def test_a_stream_ends_after_its_timeout(queue: Queue) -> None:
+    @queue.task
+    async def work() -> None: ...
+
+    frames = [each async for each in await job_events(await work.enqueue(), timeout=0.01)]
+    assert [frame.partition(b"\n")[0] for frame in frames] == [b"event: update"]
+
+
 async def test_a_missing_job_is_found_out_before_the_response_begins(queue: Queue) -> None:
     with pytest.raises(JobNotFound):
         await job_events(queue.job("nobody"))
