@@ -220,6 +220,15 @@ def test_a_task_runs_though_an_operator_has_raised_its_priority(backend: TaskBac
 
 
 @pytest.mark.usefixtures("worker")
+def test_a_task_runs_though_its_backend_was_renamed_meanwhile(backend: TaskBackend) -> None:
+    task = backend.queue("default").sync.task_by_name(tasks.confirm_order.module_path)
+    job = task.options(priority=100, meta={"django_tasks": "renamed"}).enqueue(1)
+    assert job.result(timeout=20) == {"confirmed": 0}
+    result = backend.get_result(f"default:{job.id}")
+    assert (result.status, result.backend) == (Status.SUCCESSFUL, "default")
+
+
+@pytest.mark.usefixtures("worker")
 def test_times_have_no_zone_if_the_project_uses_none() -> None:
     heard: list[Any] = []
 

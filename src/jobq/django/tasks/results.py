@@ -7,7 +7,7 @@ and one error per failed attempt of the last ten.
 from __future__ import annotations
 
 import builtins
-import dataclasses
+import copy
 from datetime import datetime
 from traceback import format_exception
 from typing import Any
@@ -18,7 +18,7 @@ from django.utils import timezone
 import jobq
 from jobq.api.info import Failure, JobInfo
 from jobq.core.states import State
-from jobq.django.tasks.framework import TaskError, TaskResult, TaskResultStatus
+from jobq.django.tasks.framework import TaskError, TaskResult, TaskResultStatus, task_backends
 
 PRIORITY_SHIFT = MAX_PRIORITY = 100
 """Django's priorities are −100 to 100, and those of jobq begin at 0."""
@@ -40,16 +40,20 @@ _STATUS = {
 
 def result_of(info: JobInfo, task: Any, id: str) -> Any:
     """The TaskResult of a job."""
-    alias = info.meta.get(ALIAS, task.backend)
+    alias = info.meta.get(ALIAS)
+    if alias not in task_backends.settings:  # it was renamed after the job was enqueued
+        alias = task.backend
+    called = copy.copy(task)  # without the checks of a new task: the settings may have changed
+    set_fields(
+        called,
+        # An operator may have given the job a priority that Django does not have.
+        priority=min(info.priority - PRIORITY_SHIFT, MAX_PRIORITY),
+        queue_name=info.queue,
+        backend=alias,
+        run_after=_moment(info.options.at),
+    )
     result = TaskResult(
-        task=dataclasses.replace(
-            task,
-            # An operator may have given the job a priority that Django does not have.
-            priority=min(info.priority - PRIORITY_SHIFT, MAX_PRIORITY),
-            queue_name=info.queue,
-            backend=alias,
-            run_after=_moment(info.options.at),
-        ),
+        task=called,
         id=id,
         status=_STATUS[info.state],
         enqueued_at=_moment(info.created_at),
@@ -67,10 +71,10 @@ def result_of(info: JobInfo, task: Any, id: str) -> Any:
     return result
 
 
-def set_fields(result: Any, **fields: Any) -> None:
-    """Change a TaskResult, which is frozen for its users."""
+def set_fields(frozen: Any, **fields: Any) -> None:
+    """Change a Task or a TaskResult, which are frozen for their users."""
     for name, value in fields.items():
-        object.__setattr__(result, name, value)
+        object.__setattr__(frozen, name, value)
 
 
 def error_of(error: BaseException) -> Any:
