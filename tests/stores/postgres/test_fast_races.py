@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from contextlib import suppress
 
 import pytest
 
@@ -130,6 +131,33 @@ async def test_a_repeated_claim_gets_the_jobs_whose_reply_was_lost(
         assert [lease.id for lease in repeated.leases] == ["job"]
         await desk.settle(*map(complete, repeated.leases))
         await audit(desk.store, desk.queue)
+
+
+async def test_a_put_finds_its_queue_again_after_a_backup_was_restored(server: Server) -> None:
+    """The queue was created after the backup, and another one has got its number since."""
+    async with opened(server, 1) as (desk,):
+        await desk.put("first")
+        await desk.put("second")  # the handle knows the queue's number
+        ask(
+            server.url,
+            "update jobq.queues set name = 'other' where tenant = %s and name = %s",
+            desk.queue.tenant,
+            desk.queue.queue,
+        )
+        ask(
+            server.url,
+            "select pg_terminate_backend(pid, 5000) from pg_stat_activity"
+            " where application_name = 'jobq'",
+        )
+
+        async def put() -> bool:
+            with suppress(StoreUnavailable):
+                return bool(await desk.store.put([desk.spec("after")]))
+            return False
+
+        await until(put, "the connection to be replaced")
+        question = "select q.name from jobq.jobs join jobq.queues q using (qid) where id = 'after'"
+        assert ask(server.url, question) == [(desk.queue.queue,)]
 
 
 async def test_calls_are_read_committed_whatever_the_database_defaults_to(server: Server) -> None:

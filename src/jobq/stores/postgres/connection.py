@@ -45,6 +45,9 @@ class Connections:
         """Whether somebody waits for notifications, so that a lost connection is replaced."""
         self.relisten: Callable[[], None] | None = None
         """Called in the event loop after a lost connection was replaced: signals may be missing."""
+        self.replaced: Callable[[], None] | None = None
+        """Called in the lane's thread after a lost connection was replaced, before its next call.
+        It may lead to another server, or to tables that were restored."""
         self.incarnation = ""
         self.requests: deque[Request] = deque()
         self.lock = threading.Lock()

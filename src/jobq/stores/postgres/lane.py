@@ -284,6 +284,8 @@ class Lane:
             self._not_before = time.monotonic() + wait * random.uniform(0.5, 1.0)
             raise
         self._failures = 0
+        if self._lost and owner.replaced is not None:
+            owner.replaced()
         if self._lost and self._listens and owner.listening and owner.relisten is not None:
             self._lost = False
             owner.relisten()

@@ -97,6 +97,7 @@ class PostgresStore(RelationalStore):
         box = ChannelMailbox(listens=self.address.listen)
         connections = Connections(self.address, StoreClock(self._clock), self._tx, box)
         connections.relisten = lambda: box.call(self._look_again)
+        connections.replaced = self._forget
         try:
             self._log = await connections.submit(
                 Kind.LINK, schema.prepare, (self.address,), schema.MIGRATION_S
@@ -338,12 +339,16 @@ class PostgresStore(RelationalStore):
         assert self._mailbox is not None
         return self._mailbox
 
-    def _look_again(self) -> None:
-        """The connection was replaced: notices are lost, and so may be the registrations.
+    def _forget(self) -> None:
+        """The connection was replaced, perhaps after a replica was promoted or a backup restored.
 
-        If a replica was promoted, jobs may wait again where claims have found nothing."""
-        self._memory.registered.clear()
+        Queues may have other numbers, and jobs may wait again where claims have found nothing."""
+        self._memory.plain.clear()
         self._memory.floors.stop()
+
+    def _look_again(self) -> None:
+        """The connection was replaced: notices are lost, and so may be the registrations."""
+        self._memory.registered.clear()
         if self._mailbox is not None and self._again is None:
             self._again = asyncio.get_running_loop().create_task(self._listen_again(self._mailbox))
 
