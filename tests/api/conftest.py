@@ -10,9 +10,11 @@ from uuid import uuid4
 import pytest
 
 from jobq import Queue, testing
+from scripts import postgres
+from tests.stores.postgres.servers import postgres_or_skip
 from tests.stores.valkey import servers
 
-KINDS = ["memory", "sqlite", "valkey"]
+KINDS = ["memory", "sqlite", "valkey", "postgres"]
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -29,6 +31,14 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[servers.Server]
         yield server
 
 
+@pytest.fixture(scope="session")
+def database() -> Iterator[postgres.Server]:
+    """A PostgreSQL, for those who asked for one."""
+    postgres_or_skip()
+    with postgres.running(postgres.FAST) as server:
+        yield server
+
+
 @pytest.fixture
 def url(request: pytest.FixtureRequest, kind: str, tmp_path: Path) -> str:
     """Where the jobs of a test are kept."""
@@ -36,6 +46,9 @@ def url(request: pytest.FixtureRequest, kind: str, tmp_path: Path) -> str:
         server = request.getfixturevalue("server")
         server.tell("FLUSHALL")
         return str(server.url)
+    if kind == "postgres":
+        database = request.getfixturevalue("database")
+        return f"{database.url}?schema=jobq{uuid4().hex[:12]}"
     return f"memory://{uuid4().hex}" if kind == "memory" else f"sqlite:///{tmp_path}/jobs.db"
 
 

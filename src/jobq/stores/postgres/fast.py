@@ -214,6 +214,8 @@ def exchange(
         due = 0  # the leader has found jobs where this call did not look
     if not outcomes and not leases:
         _forget_call(claiming, before)
+    elif not outcomes:
+        _tell_of_starts(call, plain, leases)
     return Settled(stale=(), leases=tuple(leases), next_due_ms=due, asleep=asleep), asleep
 
 
@@ -235,6 +237,14 @@ def _tell_of_ends(call: Call, outcomes: Sequence[Complete], late: Sequence[int])
     if heard:
         waking.send(call.link, call.now, call.memory, (), heard)
         call.link.flush()
+
+
+def _tell_of_starts(call: Call, plain: dict[QueueName, Plain], leases: Sequence[Lease]) -> None:
+    """Notify those who read the logs of the queues. An exchange that ends jobs has done that."""
+    started = [plain[name] for name in dict.fromkeys(lease.queue for lease in leases)]
+    heard = [waking.logged(queue.qid, queue.name) for queue in started]
+    waking.send(call.link, call.now, call.memory, (), heard)
+    call.link.flush()
 
 
 def _sleep(claiming: Claiming, mailbox: str) -> tuple[list[Lease], bool, int | None]:
