@@ -668,3 +668,28 @@ async def test_saving_under_a_lost_lease_raises(jobs: Sandbox, clocked: Queue) -
     await jobs.drain()
     assert "lost its lease before what it saved was recorded" in str(raised[0])
     assert (await job.info()).saved == 1
+
+
+async def test_code_that_goes_on_after_its_run_starts_no_step(queue: Queue) -> None:
+    started: list[str] = []
+    left: list[asyncio.Task[Any]] = []
+    ended = asyncio.Event()
+
+    @queue.task(retry=0)
+    async def leaves_a_task() -> None:
+        job = current_job()
+
+        async def goes_on() -> None:
+            await ended.wait()
+            await job.step("late", started.append, "late")
+
+        left.append(asyncio.create_task(goes_on()))
+        raise ValueError("too early")
+
+    async with Worker(queue):
+        job = await leaves_a_task.enqueue()
+        await job.wait(timeout=30)
+        ended.set()
+        with pytest.raises(LeaseLost, match=r"step 'late' of job .* was not started: its run has"):
+            await left[0]
+    assert not started

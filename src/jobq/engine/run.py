@@ -79,8 +79,11 @@ class Run:
         """Raise LeaseOver if it is too late to start the handler, or this step.
 
         Called just before the handler, in the handler's thread: a worker that was frozen for longer
-        than a lease must not start jobs that other workers have run meanwhile.
+        than a lease must not start jobs that other workers have run meanwhile. Code that goes on
+        after the end of its run must not start steps, because nobody would record them.
         """
+        if step is not None and self.concluded:
+            raise LeaseOver(f"step {step!r} of {self} was not started: its run has ended")
         if not self.late:
             return
         if step is not None:
