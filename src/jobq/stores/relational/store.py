@@ -89,6 +89,10 @@ class RelationalStore(ABC):
     def _write(self, work: Work[T], *args: object) -> Coroutine[Any, Any, T]:
         """Run a write of any size."""
 
+    def _write_long(self, work: Work[T], *args: object) -> Coroutine[Any, Any, T]:
+        """Like `_write`, for a call whose time depends on what earlier calls have stored."""
+        return self._write(work, *args)
+
     @abstractmethod
     def _write_small(self, work: Work[T], *args: object) -> Coroutine[Any, Any, T]:
         """Run a write of at most SMALL jobs."""
@@ -134,7 +138,8 @@ class RelationalStore(ABC):
         self, specs: Sequence[JobSpec], watch: Watch | None, flow: str, last: bool
     ) -> list[PutResult]:
         try:
-            return await self._write(puts.put, specs, watch, flow, last)
+            write = self._write_long if last else self._write
+            return await write(puts.put, specs, watch, flow, last)
         except StoreUnavailable:
             raise  # the members may be stored: the caller repeats the call
         except JobqError:
