@@ -11,8 +11,9 @@ import psycopg
 import pytest
 import sqlalchemy
 from django.conf import settings
-from django.db import connection as django_connection
+from django.db import connections
 from django.db import transaction as django_transaction
+from django.db.utils import ConnectionHandler
 from sqlalchemy.orm import Session, scoped_session, sessionmaker
 
 from jobq import ConfigError, Queue, State, transaction
@@ -120,6 +121,7 @@ async def test_another_driver_of_sqlalchemy_is_refused(
 
 @pytest.fixture
 def django_database(url: str) -> Iterator[Any]:
+    """A connection of Django beside those of its settings, which other tests may have made."""
     parts = psycopg.conninfo.conninfo_to_dict(url)
     database = {
         "ENGINE": "django.db.backends.postgresql",
@@ -129,24 +131,26 @@ def django_database(url: str) -> Iterator[Any]:
         "PORT": parts["port"],
     }
     if not settings.configured:
-        settings.configure(DATABASES={"default": database}, USE_TZ=True)
+        settings.configure(USE_TZ=True)
         django.setup()
-    yield django_connection
-    django_connection.close()
+    connections.settings["caller"] = ConnectionHandler({"default": database}).settings["default"]
+    yield connections["caller"]
+    connections["caller"].close()
+    del connections["caller"], connections.settings["caller"]
 
 
 def test_djangos_connection_commits_jobs_and_rows_together(
     queue: Queue, url: str, django_database: Any
 ) -> None:
     add = add_to(queue)
-    with django_transaction.atomic(), transaction(django_database):
+    with django_transaction.atomic(using="caller"), transaction(django_database):
         add.sync.enqueue(1)
         with django_database.cursor() as cursor:
             cursor.execute(INSERT)
     assert stored(queue, url) == (1, 1)
-    with django_transaction.atomic(), transaction(django_database):
+    with django_transaction.atomic(using="caller"), transaction(django_database):
         add.sync.enqueue(2)
-        django_transaction.set_rollback(True)
+        django_transaction.set_rollback(True, using="caller")
     assert stored(queue, url) == (1, 1)
     with transaction(django_database), pytest.raises(ConfigError, match=r"transaction\.atomic"):
         add.sync.enqueue(3)

@@ -97,6 +97,8 @@ class Model:
     """The queue."""
 
     jobs: dict[str, ModelJob] = field(default_factory=dict)
+    removed: dict[str, int] = field(default_factory=dict)
+    """The last lives of jobs whose records are gone. A store may or may not remember them."""
     paused: bool = False
     _places: count[int] = field(default_factory=lambda: count(1))
 
@@ -252,10 +254,14 @@ class Model:
         if job is None or job.state is State.ACTIVE:
             return False
         if job.state in ENDED:
-            del self.jobs[id]
+            self.forget(id)
         else:
             job.end(State.CANCELLED, now_ms)
         return True
+
+    def forget(self, id: str) -> None:
+        """Drop the record of a job."""
+        self.removed[id] = self.jobs.pop(id).life
 
     def rerun(self, id: str, now_ms: int) -> bool:
         job = self.alive(id, now_ms)

@@ -132,7 +132,8 @@ class PlainQueue(RuleBasedStateMachine):
             job = self.model.jobs[id]
             assert result.duplicate is not new
             # A store may or may not remember the life of an id whose record is gone.
-            if new and id in gone:
+            removed = self.model.removed.pop(id, None) if new else None
+            if new and (id in gone or (removed is not None and result.life == removed + 1)):
                 job.life = result.life
             assert (result.id, result.state, result.life) == (id, job.state, job.life)
 
@@ -267,9 +268,8 @@ class PlainQueue(RuleBasedStateMachine):
             self.wait(self.desk.tick())
             self.model.repair(self.now)
             self.model.expire(self.now)
-            self.model.jobs = {
-                id: job for id, job in self.model.jobs.items() if not job.gone(self.now)
-            }
+            for id in [id for id, job in self.model.jobs.items() if job.gone(self.now)]:
+                self.model.forget(id)
 
     # ── operators ─────────────────────────────────────────────────────────────────────────────────
 

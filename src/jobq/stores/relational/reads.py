@@ -89,16 +89,20 @@ _ORDER = (ACTIVE, WAITING, DELAYED, BLOCKED, FAILED, COMPLETED, CANCELLED)
 
 
 def _sections(state: int, oldest_first: bool) -> list[_Section]:
-    suffix = "_oldest" if oldest_first else ""
     if state == WAITING:
-        plain, keyed = ((2**31 - 1, -1), _FIRST_KEY) if oldest_first else ((-1, 2**62), _LAST_KEY)
+        plain, keyed = attrgetter("priority", "seq"), attrgetter("key", "priority", "seq")
+        if oldest_first:
+            return [
+                _Section("page_waiting_oldest", plain, (2**31 - 1, -1)),
+                _Section("page_waiting_keyed_oldest", keyed, _FIRST_KEY),
+            ]
         return [
-            _Section(f"page_waiting{suffix}", attrgetter("priority", "seq"), plain),
-            _Section(f"page_waiting_keyed{suffix}", attrgetter("key", "priority", "seq"), keyed),
+            _Section("page_waiting", plain, (-1, 2**62)),
+            _Section("page_waiting_keyed", keyed, _LAST_KEY),
         ]
-    start = _FIRST if oldest_first else _LAST
+    statement, start = ("page_timed_oldest", _FIRST) if oldest_first else ("page_timed", _LAST)
     return [
-        _Section(f"page_timed{suffix}", attrgetter("at_ms", "pk"), start, (state, keep))
+        _Section(statement, attrgetter("at_ms", "pk"), start, (state, keep))
         for keep in ((0, 1) if state in ENDED else (0,))
     ]
 
