@@ -309,10 +309,14 @@ async def test_a_worker_hears_that_its_job_is_asked_to_stop(q_twice: tuple[Desk,
 
 async def test_a_reader_hears_that_events_were_written(q_twice: tuple[Desk, Desk]) -> None:
     first, second = q_twice
+    written = ("log", first.queue)
     async with first.store.listen([Topic("log", first.queue, None)]) as signals:
         await second.put("a")
-        signal = await heard(signals)
-        assert (signal.kind, signal.queue) == ("log", first.queue)
+        assert (await heard(signals))[:2] == written
+        lease = await second.take()
+        assert (await heard(signals))[:2] == written
+        await second.settle(complete(lease))
+        assert (await heard(signals))[:2] == written
 
 
 @needs("notes")

@@ -14,7 +14,7 @@ from jobq.core import event_log
 from jobq.stores.postgres.memory import PostgresMemory
 from jobq.stores.postgres.queries import NUMBERING, SQL
 from jobq.stores.relational.rows import FIGURE_OF_KIND, RUN_MS, WAIT_MS, QueueRow
-from jobq.stores.relational.tx import Tx
+from jobq.stores.relational.tx import Entries, Tx, add_events
 
 _encode = msgspec.msgpack.Encoder().encode
 
@@ -22,7 +22,7 @@ _encode = msgspec.msgpack.Encoder().encode
 class Changes(msgspec.Struct):
     """What the request appends to the log of one queue."""
 
-    entries: list[tuple[str | None, list[event_log.Item]]] = msgspec.field(default_factory=list)
+    entries: Entries = msgspec.field(default_factory=list)
     moved: list[int] = msgspec.field(default_factory=lambda: [0] * 7)  # counters, by state code
     figures: list[int] = msgspec.field(default_factory=lambda: [0] * 9)  # rows.FIGURES
 
@@ -54,10 +54,7 @@ class LoggingTx(Tx):
     ) -> None:
         n = len(items)
         changes = self._of(qid)
-        if changes.entries and changes.entries[-1][0] == worker:
-            changes.entries[-1][1].extend(items)
-        else:  # an entry has one worker, and the order of the events stays
-            changes.entries.append((worker, list(items)))
+        add_events(changes.entries, worker, items)
         if previous is not None:
             changes.moved[previous] -= n
         changes.moved[state] += n

@@ -31,6 +31,17 @@ log = logging.getLogger("jobq")
 
 _KINDS = event_log.KIND_CODES
 
+Entries = list[tuple[str | None, list[event_log.Item]]]
+"""What a request appends to the log of one queue: events with their worker, in order."""
+
+
+def add_events(entries: Entries, worker: str | None, items: Sequence[event_log.Item]) -> None:
+    """Add events. An entry has one worker, and the order of the events stays."""
+    if entries and entries[-1][0] == worker:
+        entries[-1][1].extend(items)
+    else:
+        entries.append((worker, list(items)))
+
 
 class Tx(Dialect):
     """The time of a request, and what it has done so far."""

@@ -20,7 +20,7 @@ from jobq.stores.relational.codes import WAITING
 from jobq.stores.relational.rows import FIGURE_OF_KIND, RUN_MS, WAIT_MS, NewJob, QueueRow, Row
 from jobq.stores.relational.signals import SLEEP_MS
 from jobq.stores.relational.sweeps import Sweep
-from jobq.stores.relational.tx import Tx
+from jobq.stores.relational.tx import Entries, Tx, add_events
 from jobq.stores.sqlite import damage, repair, trimming
 from jobq.stores.sqlite.mailbox import alive
 from jobq.stores.sqlite.memory import SqliteMemory
@@ -53,7 +53,7 @@ class SqliteTx(Tx):
         self.connection = connection
         self.execute = connection.execute
         self.many = connection.executemany
-        self._entries: dict[int, list[tuple[str | None, list[event_log.Item]]]] = {}
+        self._entries: dict[int, Entries] = {}
         self._queues: dict[QueueName, QueueRow] = {}
         self._qids: dict[int, QueueRow] = {}
 
@@ -182,11 +182,7 @@ class SqliteTx(Tx):
         wait_ms: int,
     ) -> None:
         n = len(items)
-        entries = self._entries.setdefault(qid, [])
-        if entries and entries[-1][0] == worker:
-            entries[-1][1].extend(items)
-        else:  # an entry has one worker, and the order of the events stays
-            entries.append((worker, list(items)))
+        add_events(self._entries.setdefault(qid, []), worker, items)
         row = self._qids.get(qid) or self.queue_by_qid(qid)  # runs for every call
         row.dirty = True
         if previous is not None:

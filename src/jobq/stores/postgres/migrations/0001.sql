@@ -355,8 +355,8 @@ CREATE UNLOGGED TABLE sleepers (
     mailbox   text COLLATE "C" NOT NULL,
     slots     integer NOT NULL,
     since_ms  bigint NOT NULL,
-    -- The row is not deleted by whoever wakes the worker. While another transaction holds a
-    -- snapshot, each deleted row is a dead one that all later calls read past.
+    -- The call that wakes the worker keeps the row. While another transaction holds a snapshot, a
+    -- deleted row would stay in the table, and all later calls would read past it.
     stays     boolean NOT NULL DEFAULT false,
     PRIMARY KEY (qid, worker)
 );
