@@ -18,7 +18,8 @@ from jobq.api.context import QueueContext
 from jobq.api.definition import Definition
 from jobq.api.dependencies import injected
 from jobq.api.options import TaskOptions
-from jobq.api.task import Task, publish
+from jobq.api.task import Task
+from jobq.api.task_decorator import publish
 from jobq.api.task_handler import TaskHandler
 from jobq.core import checks
 from jobq.core.calls import ArgumentDecoder, CallShape

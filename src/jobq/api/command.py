@@ -12,7 +12,8 @@ import msgspec
 from jobq.api.context import QueueContext
 from jobq.api.definition import Definition
 from jobq.api.options import TaskOptions
-from jobq.api.task import Task, publish
+from jobq.api.task import Task
+from jobq.api.task_decorator import publish
 from jobq.api.task_handler import TaskHandler
 from jobq.core.calls import ArgumentDecoder
 from jobq.core.checks import check_task_name, shown

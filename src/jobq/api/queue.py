@@ -32,7 +32,8 @@ from jobq.api.options import (
 )
 from jobq.api.schedule import ScheduleMethods
 from jobq.api.sync.queue import SyncQueue
-from jobq.api.task import AsyncTask, Call, PlainTask, Task, TaskDecorator, make_task
+from jobq.api.task import AsyncTask, Call, PlainTask, Task
+from jobq.api.task_decorator import TaskDecorator, make_task
 from jobq.api.task_handler import TaskHandler
 from jobq.api.tasks import Tasks
 from jobq.core import checks

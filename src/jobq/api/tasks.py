@@ -19,7 +19,8 @@ from jobq.api.context import QueueContext
 from jobq.api.definition import Definition
 from jobq.api.dependencies import injected
 from jobq.api.options import TaskOptions
-from jobq.api.task import AsyncTask, PlainTask, Task, make_task
+from jobq.api.task import AsyncTask, PlainTask, Task
+from jobq.api.task_decorator import make_task
 from jobq.api.task_handler import runs_async
 from jobq.core.checks import Seconds, check_task_name, shown
 from jobq.errors import ConfigError
