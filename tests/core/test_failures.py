@@ -7,7 +7,15 @@ from collections.abc import Callable
 
 import pytest
 
-from jobq.core.failures import MAX_MESSAGE, MAX_TRACEBACK, describe, fingerprint, normalised
+from jobq.core.failures import (
+    MAX_MESSAGE,
+    MAX_TRACEBACK,
+    ReportedError,
+    describe,
+    fingerprint,
+    fingerprint_of,
+    normalised,
+)
 
 
 def caught(act: Callable[[], object]) -> BaseException:
@@ -152,3 +160,28 @@ def test_the_innermost_frame_of_the_users_own_code_counts_and_not_the_librarys()
 )
 def test_what_varies_is_taken_out_of_messages(message: str, plain: str) -> None:
     assert normalised(message) == plain
+
+
+def test_a_reported_error_is_described_in_the_words_of_its_worker() -> None:
+    error = ReportedError("TypeError", "x is not a function", "at run (worker.js:7)")
+    assert describe(error) == ("TypeError", "x is not a function", "at run (worker.js:7)")
+    assert describe(ReportedError("", "")) == ("Error", "", None)
+
+
+def test_a_reported_error_is_bounded() -> None:
+    described = describe(ReportedError("T" * 9_999, "m" * 9_999, "first\n" + "t" * 9_999 + "last"))
+    assert len(described.type) == 256
+    assert len(described.message) == MAX_MESSAGE
+    assert described.traceback is not None
+    assert len(described.traceback.encode()) <= MAX_TRACEBACK
+    assert described.traceback.endswith("last")
+
+
+def test_reported_errors_of_one_cause_have_one_fingerprint() -> None:
+    first, second, other = (
+        ReportedError("Timeout", "no reply within 30 s"),
+        ReportedError("Timeout", "no reply within 45 s"),
+        ReportedError("Refused", "no reply within 30 s"),
+    )
+    assert fingerprint_of(first, describe(first)) == fingerprint_of(second, describe(second))
+    assert fingerprint_of(first, describe(first)) != fingerprint_of(other, describe(other))

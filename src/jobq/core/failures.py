@@ -20,6 +20,8 @@ MAX_ERRORS = 10
 
 Ten are enough to see whether they have one cause.
 """
+_MAX_TYPE = 256
+"""Characters of the type of a reported error. Python's own names are shorter."""
 _MAX_PART = 500
 """Characters of one frame or message in a traceback that is too long."""
 _MAX_FRAMES = 30
@@ -44,11 +46,25 @@ class Description(NamedTuple):
     traceback: str | None
 
 
+class ReportedError(Exception):
+    """A failure that a worker in another language reported, in the words of that language."""
+
+    def __init__(self, type: str, message: str, traceback: str | None = None) -> None:
+        super().__init__(message)
+        self.description = Description(
+            bounded(type or "Error", _MAX_TYPE),
+            bounded(message),
+            _cut(traceback) if traceback else None,
+        )
+
+
 def describe(error: BaseException) -> Description:
     """The type, message and traceback of an exception, each bounded.
 
     Never raises, whatever the exception's own methods do.
     """
+    if isinstance(error, ReportedError):
+        return error.description
     return Description(_type(error), bounded(_message(error)), _traceback(error))
 
 
@@ -92,6 +108,14 @@ def bounded(text: str, limit: int = MAX_MESSAGE) -> str:
     return text if len(text) <= limit else f"{text[: limit - 1]}…"
 
 
+def _cut(text: str) -> str:
+    """The end of a traceback that is too long: the last frames matter most."""
+    data = text.encode("utf-8", "replace")
+    if len(data) > MAX_TRACEBACK:
+        return f"…{data[3 - MAX_TRACEBACK :].decode(errors='ignore')}"
+    return data.decode()
+
+
 def _type(error: BaseException) -> str:
     cls = type(error)
     return (
@@ -124,11 +148,7 @@ def _traceback(error: BaseException) -> str | None:
     text = "".join(
         [line if len(line) <= _MAX_PART else f"{line[: _MAX_PART - 2]}…\n" for line in lines]
     ).encode("utf-8", "replace")
-    return (
-        text.decode()
-        if len(text) <= MAX_TRACEBACK
-        else f"…{text[3 - MAX_TRACEBACK :].decode(errors='ignore')}"
-    )
+    return _cut(text.decode())
 
 
 def without_jobq(tb: TracebackType | None) -> TracebackType | None:
