@@ -1,0 +1,1 @@
+"""jq-server: a store that is reached over the network, for several tenants."""

@@ -1,0 +1,51 @@
+"""Jobs that were pushed and never confirmed: which of them the server releases, and when."""
+
+from __future__ import annotations
+
+from jobq.core.records import LeaseRef, QueueName
+from jobq.server.pushed import MARGIN_S, Pushed, Worker
+
+WORKER = Worker("acme", "w1")
+OTHER = Worker("other", "w1")
+
+
+def ref(id: str) -> LeaseRef:
+    return LeaseRef(QueueName("acme", "mail"), id, f"token of {id}")
+
+
+def pushed(*ids: str, worker: Worker = WORKER, lease_s: float = 15.0) -> Pushed:
+    made = Pushed()
+    made.push(worker, map(ref, ids), now=0.0, lease_s=lease_s)
+    return made
+
+
+def test_a_worker_that_reconnects_keeps_the_jobs_it_names() -> None:
+    jobs = pushed("a", "b", "c")
+    assert jobs.reconnect(WORKER, {ref("b")}) == [ref("a"), ref("c")]
+    assert jobs.count(WORKER) == 0
+
+
+def test_a_confirmed_job_is_not_released() -> None:
+    jobs = pushed("a", "b")
+    jobs.confirm(WORKER, [ref("a")])
+    assert jobs.reconnect(WORKER, ()) == [ref("b")]
+
+
+def test_a_worker_of_the_same_name_in_another_tenant_changes_nothing() -> None:
+    jobs = pushed("a")
+    jobs.confirm(OTHER, [ref("a")])
+    assert jobs.reconnect(OTHER, ()) == []
+    assert jobs.count(WORKER) == 1
+
+
+def test_a_job_is_due_just_before_its_lease_ends() -> None:
+    jobs = pushed("a")
+    assert jobs.next_due() == 15.0 - MARGIN_S
+    assert jobs.due(13.9) == {}
+    assert jobs.due(14.0) == {WORKER: [ref("a")]}
+    assert jobs.due(14.0) == {}
+    assert jobs.next_due() is None
+
+
+def test_the_margin_of_a_short_lease_is_a_quarter_of_it() -> None:
+    assert pushed("a", lease_s=1.0).next_due() == 0.75
