@@ -52,6 +52,7 @@ check: $(STAMP)  ## ruff, mypy --strict, who may import whom, generated docs are
 	@$(BIN)/mypy
 	@$(BIN)/python scripts/layers.py
 	@$(BIN)/python scripts/sleeps.py
+	@$(BIN)/python scripts/protos.py --check
 	@if [ -f scripts/states_doc.py ]; then $(BIN)/python scripts/states_doc.py --check; fi
 	@$(BIN)/python scripts/links.py
 

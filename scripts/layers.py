@@ -29,6 +29,7 @@ STORES = frozenset({"stores.sqlite", "stores.valkey", "stores.postgres", "stores
 TELEMETRY = frozenset({"otel", "prometheus", "sentry"})
 BELOW_API = frozenset({"engine", "executors", "client", "stores", "stores.base", "core", "errors"})
 PUBLIC = BELOW_API | {"api", "public"}
+GRPC = frozenset({"rpc", "server", "stores.remote", "testing.fake_worker"})
 
 # Unit → the units it may import, besides itself. A unit is the longest of these names that begins a
 # module's name; what has no entry (`jobq` itself, and submodules that users import by name, such as
@@ -51,7 +52,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "executors": frozenset({"stores.base", "core", "errors"}),
     "engine": frozenset({"executors", "stores", "stores.base", "core", "errors"}),
     "api": BELOW_API,
-    "public": BELOW_API | {"api"},
+    "public": BELOW_API | {"api", "testing.fake_worker"},
     # Integrations that users import by name. Their command lines are those of jobq.
     "django": frozenset({"public", "api", "client", "core", "errors"}),
     "django.management": PUBLIC | {"django", "cli"},
@@ -65,6 +66,8 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "supervisor": frozenset({"core", "errors"}),
     "relay": PUBLIC | {"console"},
     "pipeline": frozenset({"public", "api", "client", "core", "errors", "console"}),
+    # A worker for tests of a server, in a few calls of WorkerService.
+    "testing.fake_worker": PUBLIC | {"rpc"},
     "server": PUBLIC | {"rpc", "relay", "console", "prometheus"},
     "cli": PUBLIC | {"rpc", "relay", "server", "console", "supervisor", "prometheus"},
 }
@@ -77,8 +80,11 @@ DRIVERS: dict[str, tuple[frozenset[str], str]] = {
     "hiredis": (frozenset({"stores.valkey"}), "the Valkey driver"),
     "valkey": (frozenset({"stores.valkey"}), "the Valkey driver"),
     "psycopg": (frozenset({"stores.postgres"}), "the PostgreSQL driver"),
-    "grpc": (frozenset({"rpc", "server", "stores.remote"}), "the gRPC runtime"),
-    "google": (frozenset({"rpc", "server", "stores.remote"}), "the protobuf runtime"),
+    "grpc": (GRPC, "the gRPC runtime"),
+    "grpc_health": (frozenset({"server"}), "a part of the gRPC server"),
+    "grpc_reflection": (frozenset({"server"}), "a part of the gRPC server"),
+    "google": (GRPC, "the protobuf runtime"),
+    "jwt": (frozenset({"server"}), "what tokens are checked with"),
     "confluent_kafka": (frozenset({"relay"}), "the Kafka client"),
     "prometheus_client": (frozenset({"prometheus", "cli", "server"}), "the Prometheus client"),
     "opentelemetry": (frozenset({"otel"}), "OpenTelemetry"),
