@@ -58,6 +58,7 @@ from jobq.core.policies import Bucket, Cron, Every, Permissions, Rate, Retention
 from jobq.core.states import State
 from jobq.core.version import __version__ as __version__
 from jobq.errors import (
+    AccessDenied,
     ConfigError,
     CorruptStore,
     InvalidJob,
@@ -71,7 +72,9 @@ from jobq.errors import (
     PermissionDenied,
     QueueClosed,
     QueueFull,
+    QuotaExceeded,
     StoreUnavailable,
+    Unauthenticated,
     WaitTimeout,
 )
 
@@ -174,6 +177,9 @@ __all__ = [
     "LockTimeout",
     "StoreUnavailable",
     "QueueFull",
+    "QuotaExceeded",
+    "AccessDenied",
+    "Unauthenticated",
     "CorruptStore",
     "QueueClosed",
 ]

@@ -4,6 +4,7 @@ JobqError
 ├── InvalidJob (ValueError)        refused before anything was stored; names the option and value
 │   └── PayloadTooLarge
 ├── QueueFull                      the queue has reached `max_waiting`; `.accepted` has stored jobs
+│   └── QuotaExceeded              a jq-server refused it: a quota or rate of the tenant is used up
 ├── QueueClosed                    the queue was closed while a caller waited; the job continues
 ├── ConfigError (ValueError)       bad URL, missing extra, mode or limits unlike the stored ones
 ├── JobNotFound (LookupError)      no such job or schedule, or its record was removed
@@ -11,6 +12,8 @@ JobqError
 ├── JobCancelled                   the job ended as cancelled
 ├── WaitTimeout (TimeoutError)     the wait timed out; the job continues
 ├── PermissionDenied (PermissionError)   a handler did what its task's permissions do not allow
+├── AccessDenied (PermissionError)  a jq-server refused the call: the token's scopes do not allow it
+│   └── Unauthenticated            the token is missing, wrong or expired
 ├── LeaseLost                      another worker got the lease; the result was not stored
 ├── LockTimeout (TimeoutError)     an open transaction holds the id or lock; nothing was stored
 ├── CorruptStore                   stored data of a queue cannot be read; other queues still work
@@ -64,6 +67,18 @@ class QueueFull(JobqError):
         self.refused = refused
 
 
+class QuotaExceeded(QueueFull):
+    """A quota or a rate of the tenant is used up, so the jq-server accepts no more for now.
+
+    Nothing of the call was stored. `retry_after` is how many seconds to wait if the tenant's submit
+    rate is the reason, else None.
+    """
+
+    def __init__(self, message: str = "", retry_after: float | None = None) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after
+
+
 class QueueClosed(JobqError):
     """The queue was closed while a caller waited for one of its jobs. The job continues."""
 
@@ -97,6 +112,14 @@ class WaitTimeout(JobqError, TimeoutError):
 
 class PermissionDenied(JobqError, PermissionError):
     """A handler did what the permissions of its task do not allow. The kernel refused it."""
+
+
+class AccessDenied(JobqError, PermissionError):
+    """A jq-server refused the call, because the scopes of the token do not allow it."""
+
+
+class Unauthenticated(AccessDenied):
+    """A jq-server refused the call, because the token is missing, wrong or expired."""
 
 
 class LeaseLost(JobqError):

@@ -11,6 +11,9 @@ import time
 from jobq.core.pace import Pace
 from jobq.stores.base import Store
 
+UPKEEP = "upkeep"
+"""The leadership of a store's upkeep and schedules, of workers and of servers."""
+
 
 class Leader:
     """Asks the store for the leadership `name`, and remembers the reply.

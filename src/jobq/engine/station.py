@@ -19,7 +19,7 @@ from jobq.engine.handler import Handler
 from jobq.engine.identity import Identity
 from jobq.engine.keeper import Keeper
 from jobq.engine.last_chance import LastChance
-from jobq.engine.leader import Leader
+from jobq.engine.leader import UPKEEP, Leader
 from jobq.engine.notes import Notes
 from jobq.engine.pulse import Pulse
 from jobq.engine.run import Run
@@ -32,9 +32,6 @@ from jobq.engine.ticker import Ticker
 from jobq.stores.base import Clock, Store
 
 log = logging.getLogger("jobq")
-
-_LEADERSHIP = "upkeep"
-"""The name under which stores know the leadership of upkeep and schedules."""
 
 
 class Station:
@@ -126,7 +123,7 @@ class Station:
             pulse=self._pulse,
         )
         self._leader = leader = Leader(
-            store, _LEADERSHIP, who=worker, ttl_ms=settings.leadership_ms, pace=pace
+            store, UPKEEP, who=worker, ttl_ms=settings.leadership_ms, pace=pace
         )
         self._services: tuple[Service, ...] = (
             Ticker(store, leader, settings),

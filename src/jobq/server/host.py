@@ -1,0 +1,148 @@
+"""Starts and stops a server: ports, services, upkeep, and the order in which they end."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import socket
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+import grpc
+import grpc.aio
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_health.v1._async import HealthServicer
+from grpc_reflection.v1alpha import reflection
+
+from jobq.engine.leader import UPKEEP, Leader
+from jobq.engine.scheduler import Scheduler
+from jobq.engine.service import Service as Loop
+from jobq.engine.settings import WorkerSettings
+from jobq.engine.ticker import Ticker
+from jobq.errors import ConfigError
+from jobq.server.context import ServerContext
+
+log = logging.getLogger("jobq.server")
+
+_SERVING = health_pb2.HealthCheckResponse.SERVING
+_NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
+
+
+class Service(Protocol):
+    """A gRPC service of the server."""
+
+    name: str
+    """The full name, e.g. `jobq.v1.JobService`."""
+
+    def register(self, server: grpc.aio.Server) -> None:
+        """Add the handlers to the server."""
+        ...
+
+    def drain(self) -> None:
+        """The server stops: give out no more jobs, and end streams that would stay open."""
+        ...
+
+
+MakeService = Callable[[ServerContext], Service]
+
+
+class Host:
+    """A running server. Use it as an async context manager, on an open store.
+
+    It listens when the context is entered, and `port` then says where. On exit it stops in this
+    order: no new calls, running calls end (up to the grace time), upkeep ends. The caller closes
+    the store.
+    """
+
+    def __init__(self, context: ServerContext, services: Sequence[MakeService]) -> None:
+        self.context = context
+        self.services = [make(context) for make in services]
+        self.port = 0
+        self._health = HealthServicer()
+        self._server = self._built()
+        self._loops: list[Loop] = []
+        self._tasks: list[asyncio.Task[None]] = []
+        self._stopped = False
+
+    def _built(self) -> grpc.aio.Server:
+        server = grpc.aio.server(options=_options(self.context))
+        for service in self.services:
+            service.register(server)
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
+        names = [service.name for service in self.services]
+        reflection.enable_server_reflection(
+            [*names, health.SERVICE_NAME, reflection.SERVICE_NAME], server
+        )
+        return server
+
+    async def start(self) -> None:
+        """Listen, and begin the upkeep."""
+        settings = self.context.settings
+        address = f"{_bracketed(settings.grpc_host)}:{settings.grpc_port}"
+        try:
+            self.port = self._server.add_insecure_port(address)
+        except RuntimeError as e:
+            raise ConfigError(f"cannot listen on {address}: is the port in use?") from e
+        await self._server.start()
+        for name in ("", *(service.name for service in self.services)):
+            await self._health.set(name, _SERVING)
+        if settings.upkeep:
+            self._begin_upkeep()
+        log.info("listening on %s:%d", _bracketed(settings.grpc_host), self.port)
+
+    def _begin_upkeep(self) -> None:
+        who = f"{socket.gethostname()}-{os.getpid()}-{os.urandom(3).hex()}"
+        worker = WorkerSettings()
+        store = self.context.store
+        leader = Leader(store, UPKEEP, who=who, ttl_ms=worker.leadership_ms)
+        self._leader = leader
+        self._loops = [
+            Ticker(store, leader, worker),
+            Scheduler(store, leader, worker, clock=self.context.clock),
+        ]
+        self._tasks = [asyncio.create_task(loop.run()) for loop in self._loops]
+
+    async def stop(self, grace_s: float | None = None) -> None:
+        """Stop in order. Calls that are running get `grace_s` to end."""
+        if self._stopped:
+            return
+        self._stopped = True
+        grace = self.context.settings.shutdown_grace_s if grace_s is None else grace_s
+        await self._health.enter_graceful_shutdown()
+        for service in self.services:
+            service.drain()
+        await self._server.stop(grace)
+        for loop in self._loops:
+            loop.stop()
+        await asyncio.gather(*self._tasks)
+        if self._loops:
+            with contextlib.suppress(Exception):  # another server leads after the ttl
+                await self._leader.resign()
+
+    async def __aenter__(self) -> Host:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.stop()
+
+
+def _options(context: ServerContext) -> list[tuple[str, int]]:
+    settings = context.settings
+    return [
+        ("grpc.max_receive_message_length", settings.max_message),
+        ("grpc.max_send_message_length", -1),  # a reply is never larger than what was stored
+        ("grpc.max_concurrent_streams", settings.max_streams),
+        ("grpc.so_reuseport", 0),  # a second server on this port is a mistake, not a replica
+        # Clients behind proxies ping to keep idle streams open. gRPC's defaults would cut them off.
+        ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
+        ("grpc.keepalive_permit_without_calls", 1),
+        ("grpc.keepalive_time_ms", 30_000),
+        ("grpc.keepalive_timeout_ms", 20_000),
+    ]
+
+
+def _bracketed(host: str) -> str:
+    return f"[{host}]" if ":" in host else host

@@ -1,0 +1,36 @@
+"""Starting and stopping a server."""
+
+from __future__ import annotations
+
+import grpc.aio
+import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from jobq.errors import ConfigError
+from jobq.server.context import ServerContext
+from jobq.server.host import Host
+from jobq.server.settings import ServerSettings
+from jobq.stores import open_store
+
+
+async def test_a_server_says_that_it_serves() -> None:
+    async with open_store("memory://host") as store:
+        context = ServerContext(store, ServerSettings(grpc_port=0))
+        async with (
+            Host(context, []) as host,
+            grpc.aio.insecure_channel(f"127.0.0.1:{host.port}") as channel,
+        ):
+            reply = await health_pb2_grpc.HealthStub(channel).Check(
+                health_pb2.HealthCheckRequest(), timeout=10
+            )
+            assert reply.status == health_pb2.HealthCheckResponse.SERVING
+
+
+async def test_a_port_in_use_is_an_error_in_words() -> None:
+    async with (
+        open_store("memory://host-in-use") as store,
+        Host(ServerContext(store, ServerSettings(grpc_port=0)), []) as host,
+    ):
+        second = Host(ServerContext(store, ServerSettings(grpc_port=host.port)), [])
+        with pytest.raises(ConfigError, match="is the port in use"):
+            await second.start()
