@@ -19,6 +19,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from jobq.api.queue import Queue
+from jobq.cli.address import WrongAddress
 from jobq.client.store_handles import handle, release
 from jobq.core import checks
 from jobq.core.commands import Altered, AnyCommand
@@ -32,15 +33,6 @@ from jobq.stores.base import Store
 
 T = TypeVar("T")
 PAGE = 500  # jobs per `find` call: few round trips, and each is well within --timeout
-
-
-def default_url() -> str:
-    """The store when --url is not given: the same as for `Queue()`."""
-    return os.environ.get("JQ_URL") or "sqlite:///jobq.db"
-
-
-class WrongAddress(ConfigError):
-    """--url does not lead to a store."""
 
 
 class Backend:
@@ -204,5 +196,5 @@ def _must_exist(url: str) -> None:
     if not path.exists():
         raise WrongAddress(
             f"no store at {redacted_url(url)}: the file {path.absolute()} does not exist. "
-            "Set --url or JQ_URL"
+            "Set --url or JQ_URL, or --server-addr for a jq-server"
         )

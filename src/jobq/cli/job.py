@@ -25,6 +25,13 @@ from jobq.errors import WaitTimeout
 
 job = noun("job", "Submit, inspect, cancel and rerun jobs.")
 job.add_command(submit)
+STATUSES = {
+    "pending": "waiting,delayed,blocked",
+    "running": "active",
+    "done": "completed",
+    "failed": "failed",
+}
+"""The names of --status, and the states that each means."""
 ids_argument = click.argument("ids", metavar="ID...", nargs=-1, required=True)
 ids_or_where = click.argument("ids", metavar="[ID...]", nargs=-1)
 
@@ -52,6 +59,12 @@ ids_or_where = click.argument("ids", metavar="[ID...]", nargs=-1)
 @click.option(
     "--state", type=click.Choice([s.value for s in State]), help="Only jobs in this state."
 )
+@click.option(
+    "--status",
+    type=click.Choice(list(STATUSES)),
+    help="Only jobs with this status: pending (waiting, delayed or blocked), running (active), "
+    "done (completed) or failed.",
+)
 @click.option("--name", metavar="TASK", help="Only jobs of this task. * stands for any text.")
 @click.option("--key", metavar="KEY", help="Only jobs with this concurrency key.")
 @where_option
@@ -70,6 +83,7 @@ async def list_(
     ctl: Ctl,
     queues: tuple[str, ...],
     state: str | None,
+    status: str | None,
     name: str | None,
     key: str | None,
     where: tuple[str, ...],
@@ -77,6 +91,9 @@ async def list_(
     limit: int,
 ) -> None:
     """List jobs, newest first."""
+    if state is not None and status is not None:
+        raise click.UsageError("--state and --status: give one of them")
+    state = state if status is None else STATUSES[status]
     for field, value in (("state", state), ("name", name), ("key", key)):
         if value is not None:
             where = (*where, f"{field}={value}")

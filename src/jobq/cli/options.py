@@ -13,7 +13,17 @@ from typing import TYPE_CHECKING, Any, ClassVar, Concatenate, NoReturn, ParamSpe
 
 import click
 
-from jobq.cli.backend import Backend, WrongAddress, default_url
+from jobq.cli.address import (
+    DEFAULT_URL,
+    SERVER_ADDR_HELP,
+    TLS_HELP,
+    TLS_OPTIONS,
+    TOKEN_FILE_HELP,
+    Address,
+    WrongAddress,
+    use_token_file,
+)
+from jobq.cli.backend import Backend
 from jobq.cli.output import FORMATS, Format, Output
 from jobq.cli.text import parse_duration
 from jobq.console.discreet import Discreet, DiscreetGroup, said
@@ -21,6 +31,10 @@ from jobq.errors import InvalidJob, JobqError
 
 P = ParamSpec("P")
 FAILED, USAGE, INTERRUPTED = 1, 2, 130
+_PLACES = {"url": "server_addr", "server_addr": "url"}
+_READ_BY_ADDRESS = {*_PLACES, *TLS_OPTIONS, "token_file"}
+"""Options whose variables are read elsewhere, by their own order of precedence."""
+_SERVER_ADDR_HELP = SERVER_ADDR_HELP.replace("Cannot be combined with", "Instead of")
 
 
 # ── parameter types ───────────────────────────────────────────────────────────────────────────────
@@ -83,6 +97,17 @@ def _global_options(*, env: bool) -> list[click.Parameter]:
             metavar="URL",
             help="Store, e.g. sqlite:///jobs.db or valkey://host:6379. Default: sqlite:///jobq.db.",
         ),
+        option(["--server-addr"], "JQ_SERVER_ADDR", metavar="HOST:PORT", help=_SERVER_ADDR_HELP),
+        option(["--token-file"], "JQ_TOKEN_FILE", metavar="FILE", help=TOKEN_FILE_HELP),
+        *(
+            option(
+                [f"--{name.replace('_', '-')}"],
+                f"JQ_{name.upper()}",
+                metavar="FILE",
+                help=TLS_HELP[name],
+            )
+            for name in TLS_OPTIONS
+        ),
         option(["--tenant"], "JQ_TENANT", metavar="NAME", help="Tenant. Default: default."),
         option(
             ["-o", "--output"],
@@ -101,8 +126,13 @@ def _global_options(*, env: bool) -> list[click.Parameter]:
 
 
 def _remember(ctx: click.Context, param: click.Parameter, value: Any) -> Any:
-    if value is not None:
-        ctx.meta[f"jobq.{param.name}"] = value  # meta is shared by a command and its parents
+    name = param.name or ""
+    from_environment = ctx.get_parameter_source(name) is click.core.ParameterSource.ENVIRONMENT
+    if value is None or (from_environment and name in _READ_BY_ADDRESS):
+        return value
+    ctx.meta[f"jobq.{name}"] = value  # meta is shared by a command and its parents
+    if name in _PLACES:  # of --url and --server-addr, the rightmost one wins
+        ctx.meta.pop(f"jobq.{_PLACES[name]}", None)
     return value
 
 
@@ -180,11 +210,23 @@ class Ctl:
     """Passed to every command: the store, and where to print the result."""
 
     def __init__(self, ctx: click.Context) -> None:
-        given: Callable[[str], Any] = lambda name: ctx.meta.get(f"jobq.{name}")  # noqa: E731 - read four times, here only
+        given: Callable[[str], Any] = lambda name: ctx.meta.get(f"jobq.{name}")  # noqa: E731 - read often, here only
         self.out = Output(cast(Format, given("output") or "table"))
+        use_token_file(given("token_file"))
         self.backend = Backend(
-            given("url") or default_url(), tenant=given("tenant"), timeout=given("timeout") or 10.0
+            chosen_url(ctx) or DEFAULT_URL,
+            tenant=given("tenant"),
+            timeout=given("timeout") or 10.0,
         )
+
+
+def chosen_url(ctx: click.Context) -> str | None:
+    """The store that the command line names, or else the environment; None if neither does."""
+    address = Address(*(ctx.meta.get(f"jobq.{name}") for name in Address._fields))
+    try:
+        return address.given() or address.from_environment()
+    except WrongAddress as e:
+        fail(str(e), USAGE, e)
 
 
 def on_store(

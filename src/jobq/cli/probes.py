@@ -23,12 +23,35 @@ _READY_S = 2.0
 """Seconds that a store has to respond to /readyz, and to tell /metrics about its queues."""
 
 
+DEFAULT_METRICS_PORT = 9091
+DEFAULT_HEALTH_PORT = 8081
+"""The ports of a worker that works for a jq-server. The server's own are 9090 and 8080. A second
+worker on the same machine finds them taken, and serves neither unless it is given other ports."""
+
+
 class ProbeOptions(NamedTuple):
     """What the command line says. None: off."""
 
     metrics_port: int | None
     health_port: int | None
     host: str
+    optional: frozenset[int] = frozenset()
+    """Ports that nobody has chosen: the worker goes on without one that is taken."""
+
+    @staticmethod
+    def of(
+        metrics_port: int | None, health_port: int | None, host: str, *, server: bool
+    ) -> ProbeOptions:
+        """The ports of a worker. One that works for a jq-server (`server`) has default ports.
+
+        0 means off."""
+        given = {"metrics": metrics_port, "health": health_port}
+        defaults = {"metrics": DEFAULT_METRICS_PORT, "health": DEFAULT_HEALTH_PORT}
+        if not has_prometheus():
+            del defaults["metrics"]
+        optional = {n: port for n, port in defaults.items() if server and given[n] is None}
+        ports = {name: optional.get(name, port) or None for name, port in given.items()}
+        return ProbeOptions(ports["metrics"], ports["health"], host, frozenset(optional.values()))
 
     def routes(
         self, *, metrics: Callable[[], Route], health: Callable[[], dict[str, Route]]
@@ -45,18 +68,19 @@ class ProbeOptions(NamedTuple):
 _OPTIONS = (
     click.option(
         "--metrics-port",
-        type=click.IntRange(1, 65535),
+        type=click.IntRange(0, 65535),
         metavar="PORT",
         help="Serve /metrics for Prometheus on this port: the runs of this worker, and the jobs of "
         "its queues. A supervisor adds up the runs of its processes. Needs jobq[prometheus]. "
-        "Default: off.",
+        "0 turns it off. Default: off; with a jq-server, 9091 if that port is free.",
     ),
     click.option(
         "--health-port",
-        type=click.IntRange(1, 65535),
+        type=click.IntRange(0, 65535),
         metavar="PORT",
         help="Serve /healthz (the process works) and /readyz (it claims jobs, and its stores "
-        "respond) on this port, which may be the same. Default: off.",
+        "respond) on this port, which may be the same. 0 turns it off. Default: off; with a "
+        "jq-server, 8081 if that port is free.",
     ),
     click.option(
         "--probe-host",
@@ -75,14 +99,21 @@ def probe_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return command
 
 
-def check_prometheus() -> None:
-    """ConfigError if the library is not installed."""
+def has_prometheus() -> bool:
+    """Whether the library is installed."""
     try:
         import prometheus_client  # noqa: F401 - only whether it is there
     except ImportError:
+        return False
+    return True
+
+
+def check_prometheus() -> None:
+    """ConfigError if the library is not installed."""
+    if not has_prometheus():
         raise ConfigError(
             "--metrics-port needs the package prometheus_client: pip install 'jobq[prometheus]'"
-        ) from None
+        )
 
 
 # ── a worker ──────────────────────────────────────────────────────────────────────────────────────
@@ -96,7 +127,7 @@ def worker_probes(options: ProbeOptions, worker: Worker, queues: Sequence[Queue]
         metrics=lambda: _metrics(queues, loop),
         health=lambda: {"/healthz": healthz(Pulse(loop)), "/readyz": _readyz(worker, queues, loop)},
     )
-    with Probes(routes, host=options.host):
+    with Probes(routes, host=options.host, optional=options.optional):
         yield
 
 
@@ -158,7 +189,7 @@ def supervisor_probes(
             "/readyz": lambda: answer(supervisor.problem()),
         },
     )
-    return Probes(routes, host=options.host)
+    return Probes(routes, host=options.host, optional=options.optional)
 
 
 def _added_up(metrics: SharedMetrics | None) -> Route:

@@ -12,7 +12,8 @@ import click
 from rich.console import RenderableType
 
 from jobq.cli import text
-from jobq.cli.backend import Backend, WrongAddress
+from jobq.cli.address import WrongAddress
+from jobq.cli.backend import Backend
 from jobq.cli.options import DURATION, FAILED, Ctl, confirm, guarded, noun, yes_option
 from jobq.cli.output import Column, table
 from jobq.cli.progress import bar

@@ -16,6 +16,7 @@ import yaml
 from jobq.api.command import allow_commands
 from jobq.api.queue import Queue
 from jobq.api.worker import Worker
+from jobq.cli.address import Address, server_options, use_token_file
 from jobq.cli.app import chosen, load, load_function, parse_weights
 from jobq.cli.executors import executor_options
 from jobq.cli.options import DURATION, FAILED, USAGE, fail
@@ -46,8 +47,8 @@ releases running jobs at once. The exit code is 0 after a requested stop.
 processes named NAME-1, NAME-2, … and passes signals on to them.
 
 Options can also be set in the environment (JQ_APP, JQ_CONCURRENCY, …) or in the file of --config.
-The command line overrides the environment, and the environment overrides the file. JQ_URL is the
-store of queues for which the app names none.
+The command line overrides the environment, and the environment overrides the file. JQ_SERVER_ADDR,
+or else JQ_URL, is the store of queues for which the app names none.
 
 \b
 Examples:
@@ -58,6 +59,7 @@ Examples:
   jq-worker --app shop --queues billing=3,emails         # billing is first three times as often
   jq-worker --app shop --lifespan shop.app:lifespan
   JQ_URL=valkey://localhost:6379 jq-worker --app shop.jobs:billing --drain 5m
+  jq-worker shop.jobs:billing --server-addr queue.internal:50051 --token-file /run/secrets/token
   jq-worker shop.jobs:billing --processes auto --max-memory 1G
   jq-worker shop.jobs:billing --reload                   # restart when the code changes
 """
@@ -154,6 +156,7 @@ def _configured(ctx: click.Context, param: click.Parameter, path: str | None) ->
     allow_from_autoenv=False,
     help="Store to work on, instead of the one that the app names.",
 )
+@server_options
 @click.option(
     "--concurrency",
     type=click.IntRange(min=1),
@@ -223,6 +226,11 @@ def main(
     lifespan: str | None,
     middleware: tuple[str, ...],
     url: str | None,
+    server_addr: str | None,
+    token_file: str | None,
+    tls_ca: str | None,
+    tls_cert: str | None,
+    tls_key: str | None,
     concurrency: int,
     lease: float,
     drain: float,
@@ -244,17 +252,18 @@ def main(
     log_format: logs.LogFormat,
 ) -> None:
     supervised = Supervised.from_environment()
-    probes = ProbeOptions(metrics_port, health_port, probe_host)
     configure_logs = partial(
         logs.configure,
         log_level,
         log_format,
         chosen=ctx.get_parameter_source("log_level") is not _Source.DEFAULT,
     )
-    if url is not None:
-        os.environ["JQ_URL"] = url  # for queues that name no store; set before the app creates them
     specs = _specs(ctx, apps, app)
     try:
+        use_token_file(token_file)
+        url = _place(Address(url, server_addr, tls_ca, tls_cert, tls_key))
+        served = (url or os.environ.get("JQ_URL", "")).startswith(("grpc://", "grpcs://"))
+        probes = ProbeOptions.of(metrics_port, health_port, probe_host, server=served)
         if supervised is None and (processes or max_jobs or max_memory or reload):
             configure_logs()
             ctx.exit(
@@ -295,7 +304,7 @@ def main(
                 wait=wait,
                 # Under a supervisor, the ports are the supervisor's.
                 probes=probes if supervised is None else ProbeOptions(None, None, probe_host),
-                count=metrics_port is not None,
+                count=probes.metrics_port is not None,
                 name=worker_id if supervised is None else supervised.name,
                 link=None
                 if supervised is None
@@ -306,6 +315,17 @@ def main(
         fail(str(e), USAGE, e)
     except JobqError as e:
         fail(str(e), FAILED, e)
+
+
+def _place(address: Address) -> str | None:
+    """The store that the command line names, for all queues; None if it names none.
+
+    JQ_URL, for queues that name no store, becomes that store, or else what the environment names.
+    It is set before the app creates its queues, and child processes inherit it."""
+    url = address.given()
+    if (default := url or address.from_environment()) is not None:
+        os.environ["JQ_URL"] = default
+    return url
 
 
 def _specs(ctx: click.Context, apps: tuple[str, ...], app: tuple[str, ...]) -> tuple[str, ...]:

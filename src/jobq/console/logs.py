@@ -27,6 +27,7 @@ LEVELS = {
     "debug": logging.DEBUG,
     "info": logging.INFO,
     "warning": logging.WARNING,
+    "warn": logging.WARNING,
     "error": logging.ERROR,
 }
 

@@ -11,7 +11,7 @@ import logging
 import socket
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, NamedTuple
 
@@ -46,19 +46,28 @@ def answer(problem: str | None) -> Answer:
 class Probes:
     """Serves these routes, path by path, on each of the ports. Use it as a context manager.
 
-    Port 0 is any free port: `addresses` tells which.
+    Port 0 is any free port: `addresses` tells which. A port that is taken is a ConfigError, or a
+    warning in the log if it is one of `optional`.
     """
 
-    def __init__(self, ports: Mapping[int, Mapping[str, Route]], *, host: str = "0.0.0.0") -> None:
+    def __init__(
+        self,
+        ports: Mapping[int, Mapping[str, Route]],
+        *,
+        host: str = "0.0.0.0",
+        optional: Collection[int] = (),
+    ) -> None:
         self._servers: list[_Server] = []
         for port, routes in ports.items():
             try:
                 self._servers.append(_Server(host, port, routes))
             except (OSError, OverflowError) as error:
+                message = f"cannot serve {', '.join(routes)} on port {port} of {host}: {error}"
+                if port in optional:
+                    log.warning("%s", message)
+                    continue
                 self.close()
-                raise ConfigError(
-                    f"cannot serve {', '.join(routes)} on port {port} of {host}: {error}"
-                ) from error
+                raise ConfigError(message) from error
 
     @property
     def addresses(self) -> list[tuple[str, int]]:
