@@ -85,7 +85,7 @@ def test_two_events_under_one_number_are_both_kept(lake: Lake, history: History)
 
 def test_a_lake_without_newer_columns_is_read_and_extended(lake: Lake, history: History) -> None:
     take_in(lake, history.life("old").lines, number=0)
-    newer = ("number", "shard", "actor")
+    newer = ("number", "shard", "actor", "meta", "more")
     old = lake.read(EVENTS).drop(*newer).localCheckpoint()
     lake.space.replace(EVENTS, old, lake.space.parts(EVENTS))
     assert (
@@ -94,6 +94,24 @@ def test_a_lake_without_newer_columns_is_read_and_extended(lake: Lake, history: 
     take_in(lake, history.done("paused", actor="ann").lines[3:], number=1)
     assert [row.actor for row in lake.read(EVENTS).where("number > 0").collect()] == ["ann"]
     assert len(ids(lake)) == 4
+
+
+def test_meta_and_unknown_fields_are_kept_in_maps(lake: Lake, history: History) -> None:
+    history.event("accepted", "plain", "waiting", error="a: b: c", key="x:y")
+    history.event("accepted", "meta", "waiting", meta={"subject": "ann", "trace": "1:2"})
+    history.event("accepted", "newer", "waiting", colour="red", size={"w": 1}, meta={"a": "b"})
+    take_in(lake, history.lines)
+    rows = {row.job: (row.meta, row.more) for row in lake.read(EVENTS).collect()}
+    assert rows == {
+        "plain": (None, None),
+        "meta": ({"subject": "ann", "trace": "1:2"}, None),
+        "newer": ({"a": "b"}, {"colour": "red", "size": '{"w":1}'}),
+    }
+
+
+def test_a_tombstone_from_a_source_is_not_an_event(lake: Lake, history: History) -> None:
+    totals = take_in(lake, [{**history.life("a").lines[0], "kind": "erased", "job": ""}])
+    assert (totals.events, totals.quarantined) == (0, 1)
 
 
 def test_a_repeated_batch_changes_nothing(lake: Lake, history: History) -> None:

@@ -16,6 +16,7 @@ from pyspark.sql.types import (
     DoubleType,
     IntegerType,
     LongType,
+    MapType,
     StringType,
     StructField,
     StructType,
@@ -34,6 +35,7 @@ _TYPES: dict[str, DataType] = {
     "boolean": BooleanType(),
     "date": DateType(),
     "timestamp": TimestampType(),
+    "map<string,string>": MapType(StringType(), StringType()),
 }
 
 
@@ -79,8 +81,14 @@ _DAY = _C("day", "date", "the day (UTC)")
 _HOUR = _C("hour", "int", "the hour of the day (UTC)")
 _WHO = (_C("tenant", "string", "the tenant"), _C("queue", "string", "the queue"))
 
-WITHOUT_JOB = [*(kind.value for kind in QueueKind), GAP]
-"""Kinds of events without a job and a state: operations on a queue, and gaps."""
+ERASED = "erased"
+"""The kind of a tombstone: an event whose content `jq-pipeline erase` has removed.
+
+It keeps `id`, `number`, `shard`, `at`, `tenant`, `queue`, `day` and `hour`. Like an operation on a
+queue, it has no job (an empty string) and no state. No source delivers this kind."""
+
+WITHOUT_JOB = [*(kind.value for kind in QueueKind), GAP, ERASED]
+"""Kinds of events without a job and a state: operations on a queue, gaps, and tombstones."""
 
 EVENTS = Table(
     "events",
@@ -95,7 +103,7 @@ EVENTS = Table(
             "kind",
             "string",
             "what happened to a job (accepted, started, completed, …) or to a queue (paused, "
-            "limits, cleared, …); or `gap`",
+            "limits, cleared, …); or `gap`; or `erased`, for an event without its content",
         ),
         _C("at", "timestamp", "when it happened, by the store's clock"),
         *_WHO,
@@ -124,6 +132,12 @@ EVENTS = Table(
         ),
         _C("shard", "int", "the partition of a partitioned queue, otherwise 0"),
         _C("actor", "string", "who issued the command, for an operator's action"),
+        _C("meta", "map<string,string>", "the job's meta that `Queue(event_meta=…)` allows"),
+        _C(
+            "more",
+            "map<string,string>",
+            "fields that this version of jobq does not know, as text; null if there are none",
+        ),
     ),
     (_DAY, _HOUR),
 )

@@ -209,4 +209,6 @@ def _column(events: Sequence[EventRecord], name: str) -> list[Any]:
         return [event.queue.tenant for event in events]
     if name == "queue":
         return [event.queue.queue for event in events]
+    if name == "meta":  # Arrow takes a map as pairs
+        return [None if event.meta is None else list(event.meta.items()) for event in events]
     return [getattr(event, name) for event in events]

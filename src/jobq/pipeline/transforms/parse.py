@@ -19,7 +19,9 @@ _LONGS = {"number"}
 
 def _type(name: str) -> str:
     return (
-        "int"
+        "map<string,string>"
+        if name == "meta"
+        else "int"
         if name in _INTEGERS
         else "bigint"
         if name in _LONGS or name.endswith("_ms")
@@ -36,7 +38,11 @@ WIRE = struct(
 """A line as Spark reads it: the fields of an event, and the line itself if it cannot be parsed."""
 
 _REQUIRED = ("v", "id", "kind", "at_ms", "tenant", "queue", "job", "life", "attempt", "created_ms")
-_KINDS = [*(kind.value for kind in Kind), *tables.WITHOUT_JOB]
+# A tombstone is written by `jq-pipeline erase` only: from a source, it could hide a lost event.
+_KINDS = [
+    *(kind.value for kind in Kind),
+    *(kind for kind in tables.WITHOUT_JOB if kind != tables.ERASED),
+]
 _STATES = [state.value for state in State]
 # The years 2000 and 2100. A clock outside is wrong.
 _EARLIEST_MS, _LATEST_MS = 946_684_800_000, 4_102_444_800_000
@@ -105,8 +111,9 @@ def routed(rows: DataFrame) -> DataFrame:
         f"{name.removesuffix('_ms')}_at": F.when(good, F.timestamp_millis(name)) for name in _TIMES
     }
     times["at"] = F.when(good, F.timestamp_millis("at_ms"))
+    made = {**times, "more": _unknown_fields() if LINE in rows.columns else _no_fields()}
     body = [
-        times.get(name, F.col(name)).alias(name) for name in (column.name for column in EVENTS.body)
+        made.get(name, F.col(name)).alias(name) for name in (column.name for column in EVENTS.body)
     ]
     lines = [F.col(name) for name in (CORRUPT, LINE) if name in rows.columns]
     # Replace bytes that are not UTF-8: readers of Parquet fail on an invalid string.
@@ -123,6 +130,24 @@ def routed(rows: DataFrame) -> DataFrame:
         .alias("day"),
         F.when(good, F.expr("int(at_ms div 3600000 % 24)")).otherwise(0).alias("hour"),
     )
+
+
+def _no_fields() -> Column:
+    return F.lit(None).cast("map<string,string>")
+
+
+def _unknown_fields() -> Column:
+    """The fields of the line that WIRE does not have, as text, or null if there are none.
+
+    Parsing a line again is expensive, so it is done only if the line has more colons than known
+    fields: every field needs one."""
+    colons = F.octet_length(LINE) - F.octet_length(F.replace(LINE, F.lit(":")))
+    known = F.coalesce(F.cardinality("meta"), F.lit(0))
+    for name in wire.FIELDS:
+        known = known + F.col(name).isNotNull().cast("int")
+    everything = F.from_json(F.col(LINE), "map<string,string>")
+    unknown = F.map_filter(everything, lambda name, _: ~name.isin(list(wire.FIELDS)))
+    return F.when((colons > known) & (F.cardinality(unknown) > 0), unknown)
 
 
 def events(staged: DataFrame) -> DataFrame:
