@@ -236,6 +236,10 @@ Global___HeartbeatResponse: _TypeAlias = HeartbeatResponse  # noqa: Y015
 
 @_typing.final
 class StreamJobsRequest(_message.Message):
+    """A message without a field says only that the stream is alive. The worker sends one as the answer
+    to each such message of the server. The server closes a stream that is silent for 15 seconds.
+    """
+
     DESCRIPTOR: _descriptor.Descriptor
 
     @_typing.final
@@ -273,14 +277,20 @@ class StreamJobsRequest(_message.Message):
     CREDIT_FIELD_NUMBER: _builtins.int
     RECEIVED_FIELD_NUMBER: _builtins.int
     credit: _builtins.int
-    """How many more jobs the worker can start. Adds to the credit that is left."""
+    """In the first message: the worker's free slots. Later: how many slots have become free, which is
+    one for each job that was reported or released. Adds to the credit that is left.
+    """
     @_builtins.property
     def open(self) -> Global___StreamJobsRequest.Open:
-        """The first message opens the stream, all others leave it out."""
+        """The first message opens the stream, and all others leave it out. A worker has one stream: a new
+        one closes the one before.
+        """
 
     @_builtins.property
     def received(self) -> _containers.RepeatedCompositeFieldContainer[Global___LeaseRef]:
-        """Jobs that have arrived."""
+        """Jobs that have arrived. Name a job here before you start it: a job that was never named is
+        released without a stall, even if it has killed its worker.
+        """
 
     def __init__(
         self,
@@ -383,6 +393,7 @@ class Lease(_message.Message):
     SIGNALS_FIELD_NUMBER: _builtins.int
     META_FIELD_NUMBER: _builtins.int
     TENANT_FIELD_NUMBER: _builtins.int
+    UNKNOWN_MS_FIELD_NUMBER: _builtins.int
     queue: _builtins.str
     id: _builtins.str
     token: _builtins.str
@@ -406,6 +417,8 @@ class Lease(_message.Message):
     last_chance: _builtins.bool
     """The job has stalled before, and its next stall fails it: run nothing else beside it."""
     tenant: _builtins.str
+    unknown_ms: _builtins.int
+    """When a worker first reported that it does not know the task of this job."""
     @_builtins.property
     def inputs(self) -> _containers.RepeatedCompositeFieldContainer[Global___Input]:
         """How the jobs ended that this one waited for."""
@@ -441,19 +454,24 @@ class Lease(_message.Message):
         signals: _abc.Iterable[Global___ReceivedSignal] | None = ...,
         meta: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
         tenant: _builtins.str = ...,
+        unknown_ms: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_saved", b"_saved", "_timeout_ms", b"_timeout_ms", "saved", b"saved", "timeout_ms", b"timeout_ms"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_saved", b"_saved", "_timeout_ms", b"_timeout_ms", "_unknown_ms", b"_unknown_ms", "saved", b"saved", "timeout_ms", b"timeout_ms", "unknown_ms", b"unknown_ms"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_saved", b"_saved", "_timeout_ms", b"_timeout_ms", "attempt", b"attempt", "cancel_asked", b"cancel_asked", "codec", b"codec", "created_ms", b"created_ms", "expires_ms", b"expires_ms", "failures", b"failures", "id", b"id", "inputs", b"inputs", "key", b"key", "last_chance", b"last_chance", "life", b"life", "meta", b"meta", "name", b"name", "payload", b"payload", "queue", b"queue", "saved", b"saved", "signals", b"signals", "stalls", b"stalls", "started_ms", b"started_ms", "tenant", b"tenant", "timeout_ms", b"timeout_ms", "token", b"token"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_saved", b"_saved", "_timeout_ms", b"_timeout_ms", "_unknown_ms", b"_unknown_ms", "attempt", b"attempt", "cancel_asked", b"cancel_asked", "codec", b"codec", "created_ms", b"created_ms", "expires_ms", b"expires_ms", "failures", b"failures", "id", b"id", "inputs", b"inputs", "key", b"key", "last_chance", b"last_chance", "life", b"life", "meta", b"meta", "name", b"name", "payload", b"payload", "queue", b"queue", "saved", b"saved", "signals", b"signals", "stalls", b"stalls", "started_ms", b"started_ms", "tenant", b"tenant", "timeout_ms", b"timeout_ms", "token", b"token", "unknown_ms", b"unknown_ms"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__saved: _TypeAlias = _typing.Literal["saved"]  # noqa: Y015
     _WhichOneofArgType__saved: _TypeAlias = _typing.Literal["_saved", b"_saved"]  # noqa: Y015
     _WhichOneofReturnType__timeout_ms: _TypeAlias = _typing.Literal["timeout_ms"]  # noqa: Y015
     _WhichOneofArgType__timeout_ms: _TypeAlias = _typing.Literal["_timeout_ms", b"_timeout_ms"]  # noqa: Y015
+    _WhichOneofReturnType__unknown_ms: _TypeAlias = _typing.Literal["unknown_ms"]  # noqa: Y015
+    _WhichOneofArgType__unknown_ms: _TypeAlias = _typing.Literal["_unknown_ms", b"_unknown_ms"]  # noqa: Y015
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__saved) -> _WhichOneofReturnType__saved | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__timeout_ms) -> _WhichOneofReturnType__timeout_ms | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__unknown_ms) -> _WhichOneofReturnType__unknown_ms | None: ...
 
 Global___Lease: _TypeAlias = Lease  # noqa: Y015
 
@@ -623,6 +641,7 @@ class Result(_message.Message):
     FAILED_FIELD_NUMBER: _builtins.int
     SNOOZED_FIELD_NUMBER: _builtins.int
     RATE_LIMITED_FIELD_NUMBER: _builtins.int
+    UNKNOWN_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def lease(self) -> Global___LeaseRef: ...
     @_builtins.property
@@ -633,6 +652,8 @@ class Result(_message.Message):
     def snoozed(self) -> Global___Snoozed: ...
     @_builtins.property
     def rate_limited(self) -> Global___RateLimited: ...
+    @_builtins.property
+    def unknown(self) -> Global___Unknown: ...
     def __init__(
         self,
         *,
@@ -641,12 +662,13 @@ class Result(_message.Message):
         failed: Global___Failed | None = ...,
         snoozed: Global___Snoozed | None = ...,
         rate_limited: Global___RateLimited | None = ...,
+        unknown: Global___Unknown | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["completed", b"completed", "end", b"end", "failed", b"failed", "lease", b"lease", "rate_limited", b"rate_limited", "snoozed", b"snoozed"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["completed", b"completed", "end", b"end", "failed", b"failed", "lease", b"lease", "rate_limited", b"rate_limited", "snoozed", b"snoozed", "unknown", b"unknown"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["completed", b"completed", "end", b"end", "failed", b"failed", "lease", b"lease", "rate_limited", b"rate_limited", "snoozed", b"snoozed"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["completed", b"completed", "end", b"end", "failed", b"failed", "lease", b"lease", "rate_limited", b"rate_limited", "snoozed", b"snoozed", "unknown", b"unknown"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_end: _TypeAlias = _typing.Literal["completed", "failed", "snoozed", "rate_limited"]  # noqa: Y015
+    _WhichOneofReturnType_end: _TypeAlias = _typing.Literal["completed", "failed", "snoozed", "rate_limited", "unknown"]  # noqa: Y015
     _WhichOneofArgType_end: _TypeAlias = _typing.Literal["end", b"end"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_end) -> _WhichOneofReturnType_end | None: ...
 
@@ -775,6 +797,32 @@ class RateLimited(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___RateLimited: _TypeAlias = RateLimited  # noqa: Y015
+
+@_typing.final
+class Unknown(_message.Message):
+    """The worker has no handler for the job's task. Another worker may have one, so the job waits for
+    up to 30 seconds and runs again. After an hour it fails. Does not count as a failure until then.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    UNKNOWN_MS_FIELD_NUMBER: _builtins.int
+    unknown_ms: _builtins.int
+    """Lease.unknown_ms of the job."""
+    def __init__(
+        self,
+        *,
+        unknown_ms: _builtins.int | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_unknown_ms", b"_unknown_ms", "unknown_ms", b"unknown_ms"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_unknown_ms", b"_unknown_ms", "unknown_ms", b"unknown_ms"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__unknown_ms: _TypeAlias = _typing.Literal["unknown_ms"]  # noqa: Y015
+    _WhichOneofArgType__unknown_ms: _TypeAlias = _typing.Literal["_unknown_ms", b"_unknown_ms"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__unknown_ms) -> _WhichOneofReturnType__unknown_ms | None: ...
+
+Global___Unknown: _TypeAlias = Unknown  # noqa: Y015
 
 @_typing.final
 class ReportResponse(_message.Message):
