@@ -21,6 +21,7 @@ from jobq.pipeline.tables import (
     QUEUE_MINUTE,
     SLO,
     TABLES,
+    TASK_HOUR,
     TENANT_DAY,
     WORKER_MINUTE,
 )
@@ -157,7 +158,7 @@ def test_several_batches_give_the_same_tables_as_one(spark: Any, tmp_path: Path)
         take_in(bits, part, number)
         derive(bits, DEFAULTS)
     assert bits.state.totals.duplicates == 2 * len(late)
-    for table in (EVENTS, ATTEMPTS, QUEUE_MINUTE, TENANT_DAY, WORKER_MINUTE, SLO):
+    for table in (EVENTS, ATTEMPTS, QUEUE_MINUTE, TENANT_DAY, WORKER_MINUTE, TASK_HOUR, SLO):
         assert rows(bits.read(table), *table.columns) == rows(once.read(table), *table.columns), (
             table.name
         )

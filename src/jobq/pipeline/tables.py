@@ -263,6 +263,29 @@ WORKER_MINUTE = Table(
     (_DAY,),
 )
 
+TASK_HOUR = Table(
+    "task_hour",
+    "The runs of each task on each worker that ended in an hour. Each run is in exactly one of the "
+    "counts from `completed` to `returned`.",
+    (
+        *_WHO,
+        _C("name", "string", "the task"),
+        _C("worker", "string", "the worker; null if the lake does not have the start of the run"),
+        _C("runs", "bigint", "runs that ended"),
+        _C("completed", "bigint", "runs that completed"),
+        _C("retried", "bigint", "runs that failed and will be retried"),
+        _C("failed", "bigint", "runs that failed their job for good, except stalled ones"),
+        _C("stalled", "bigint", "runs whose lease was lost, also those that failed their job"),
+        _C("cancelled", "bigint", "runs that were cancelled"),
+        _C("returned", "bigint", "runs that were snoozed, released, limited or blocked"),
+        _C("run_ms", "bigint", "milliseconds spent running"),
+        _C("lost_ms", "bigint", "milliseconds of the runs that were retried, failed or stalled"),
+        _C("wait_ms", "bigint", "milliseconds from due to start"),
+        _HOUR,
+    ),
+    (_DAY,),
+)
+
 ERRORS = Table(
     "errors",
     "Failures by cause and hour, with an example.",
@@ -325,6 +348,7 @@ TABLES: tuple[Table, ...] = (
     QUEUE_MINUTE,
     TENANT_DAY,
     WORKER_MINUTE,
+    TASK_HOUR,
     ERRORS,
     SLO,
     QUARANTINE,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from jobq.pipeline.cli import audit, load, report, run, synth, upkeep
+from jobq.pipeline.cli import audit, load, report, run, show, synth, upkeep
 from jobq.pipeline.cli.group import main
 
 __all__ = ["main"]
@@ -11,6 +11,7 @@ for _command in (
     run.run,
     audit.audit,
     report.report,
+    show.show,
     report.tables,
     upkeep.rebuild,
     upkeep.compact,

@@ -19,6 +19,7 @@ from jobq.pipeline.tables import (
     EVENTS,
     QUEUE_MINUTE,
     SLO,
+    TASK_HOUR,
     TENANT_DAY,
     WORKER_MINUTE,
     Table,
@@ -35,6 +36,7 @@ from jobq.pipeline.transforms.queues import (
     tenant_day,
 )
 from jobq.pipeline.transforms.slo import slo
+from jobq.pipeline.transforms.tasks import task_hour
 from jobq.pipeline.transforms.workers import LOOK_BACK_HOURS, worker_minute
 
 
@@ -92,7 +94,11 @@ def _runs(
         starts_found(starts_wanted(few), lake.read(EVENTS, start_hours)) if start_hours else None
     )
     lake.space.replace(ATTEMPTS, attempts(events, few, starts), hours)
-    _workers(lake, reached, hours)
+    _all_at_once(
+        lake,
+        lambda: _workers(lake, reached, hours),
+        lambda: _replace_hours(lake, TASK_HOUR, task_hour(lake.read(ATTEMPTS, hours)), hours),
+    )
 
 
 def _queues(lake: Lake, made: DataFrame, hours: Sequence[Part]) -> None:
