@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from typing import Any, Protocol
 
+import grpc
 import grpc.aio
 
 from jobq.server.guard import GuardedStore
@@ -46,6 +47,8 @@ class ServerContext:
         self.clock: Callable[[], int] = clock or _now_ms
         self._authenticator: Authenticator = authenticator or NoTokens()
         self._guarded: dict[Principal, GuardedStore] = {}
+        self.on_call: Callable[[str, grpc.StatusCode, float], None] | None = None
+        """Is told of every call that ended: its method, its status and its seconds."""
 
     async def guarded(self, context: grpc.aio.ServicerContext[Any, Any]) -> GuardedStore:
         """The store as the caller may use it.

@@ -132,7 +132,9 @@ class Host:
 def _options(context: ServerContext) -> list[tuple[str, int]]:
     settings = context.settings
     return [
-        ("grpc.max_receive_message_length", settings.max_message),
+        # Handlers refuse what is above max_message with a message that helps (INVALID_ARGUMENT).
+        # Above twice the size gRPC refuses it unread, with RESOURCE_EXHAUSTED.
+        ("grpc.max_receive_message_length", 2 * settings.max_message),
         ("grpc.max_send_message_length", -1),  # a reply is never larger than what was stored
         ("grpc.max_concurrent_streams", settings.max_streams),
         ("grpc.so_reuseport", 0),  # a second server on this port is a mistake, not a replica

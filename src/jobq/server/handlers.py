@@ -1,0 +1,260 @@
+"""The one wrapper around every call of a service.
+
+It decodes requests, finds out who calls, bounds sizes and times, and turns errors into statuses. A
+caller never sees a stack trace: an unexpected error is logged under a number, and the caller gets
+that number.
+
+A service is a class with one method per RPC. A method gets the request (an async iterator of
+requests, if the client streams) and the `Caller`. It returns the reply, or is an async generator of
+replies if the server streams.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import aclosing
+from typing import Any
+
+import grpc
+import grpc.aio
+from google.protobuf.descriptor import MethodDescriptor, ServiceDescriptor
+from google.protobuf.message import DecodeError, Message
+from google.protobuf.message_factory import GetMessageClass
+from grpc import StatusCode
+
+from jobq.api.queue import DEFAULT_TENANT
+from jobq.client.session import Session
+from jobq.core.checks import check_queue_name, check_tenant, shown
+from jobq.core.records import QueueName
+from jobq.errors import InvalidJob, JobNotFound, JobqError, PayloadTooLarge
+from jobq.rpc import status
+from jobq.server.context import ServerContext, bearer
+from jobq.server.guard import GuardedStore
+
+log = logging.getLogger("jobq.server")
+
+MAX_CALL_S = 60.0
+"""Seconds that a call without a stream may take, unless it waits on purpose. Far more than a store
+needs; a caller without a deadline must not hold a place forever."""
+
+_Context = grpc.aio.ServicerContext[Any, Any]
+
+
+class Refused(Exception):
+    """A refusal that is not an error of the library, e.g. that a job has ended already."""
+
+    def __init__(self, code: StatusCode, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+class Caller:
+    """Who makes a call, and the store as the caller may use it."""
+
+    __slots__ = ("_rpc", "session", "store")
+
+    def __init__(self, session: Session, store: GuardedStore, rpc: _Context) -> None:
+        self.session = session
+        """The sender and the reader of the caller's store: its calls share batches."""
+        self.store = store
+        self._rpc = rpc
+
+    def tenant(self, named: str) -> str:
+        """The tenant that a request is about. `named` is the field of the request."""
+        own = self.store.principal.tenant
+        if own is None:
+            return check_tenant(named) if named else DEFAULT_TENANT
+        if named and named != own:
+            raise JobNotFound(f"there is no tenant {shown(named)}")
+        return own
+
+    def queue(self, name: str, tenant: str) -> QueueName:
+        """The queue that a request names."""
+        return QueueName(self.tenant(tenant), check_queue_name(name))
+
+    def metadata(self, name: str) -> str | None:
+        """A value of the call's metadata."""
+        for key, value in self._rpc.invocation_metadata() or ():
+            if key == name:
+                return value if isinstance(value, str) else value.decode("utf-8", "replace")
+        return None
+
+    def time_left(self) -> float | None:
+        """Seconds until the caller's deadline. None: it has none."""
+        return self._rpc.time_remaining()
+
+
+Observer = Callable[[str, StatusCode, float], None]
+"""Is told of every call that ended: its method, its status and how many seconds it took."""
+
+
+class Handlers:
+    """The handlers of one service."""
+
+    def __init__(
+        self,
+        context: ServerContext,
+        service: object,
+        descriptor: ServiceDescriptor,
+        *,
+        unbounded: frozenset[str] = frozenset(),
+    ) -> None:
+        """`unbounded`: calls that wait on purpose, so MAX_CALL_S does not apply to them."""
+        self._context = context
+        self._service = service
+        self._descriptor = descriptor
+        self._unbounded = unbounded
+        self._sessions: dict[GuardedStore, Session] = {}
+
+    def register(self, server: grpc.aio.Server) -> None:
+        """Add the handlers of all methods to a server. A method that is not there is a bug."""
+        handlers = {method.name: self._handler(method) for method in self._descriptor.methods}
+        generic = grpc.method_handlers_generic_handler(self._descriptor.full_name, handlers)
+        server.add_generic_rpc_handlers((generic,))
+
+    def _handler(self, method: MethodDescriptor) -> grpc.RpcMethodHandler[Any, Any]:
+        behaviour = getattr(self._service, method.name)
+        call = _Call(self, method, behaviour)
+        # Requests are decoded by the wrapper: gRPC would answer INTERNAL to a malformed one.
+        if method.client_streaming:
+            if method.server_streaming:
+                return grpc.stream_stream_rpc_method_handler(call.streamed)
+            return grpc.stream_unary_rpc_method_handler(call.gathered)
+        if method.server_streaming:
+            return grpc.unary_stream_rpc_method_handler(call.streamed)
+        return grpc.unary_unary_rpc_method_handler(call.single)
+
+    def caller(self, rpc: _Context) -> Caller:
+        """Who calls. Unauthenticated if the token is not accepted."""
+        store = self._context.guarded_by(bearer(rpc))
+        session = self._sessions.get(store)
+        if session is None:
+            if len(self._sessions) >= _MAX_SESSIONS:
+                self._sessions.clear()  # calls that are running keep theirs
+            session = self._sessions[store] = Session(store)
+        return Caller(session, store, rpc)
+
+    def patience(self, method: str) -> float | None:
+        """Seconds that a call may take."""
+        return None if method in self._unbounded else MAX_CALL_S
+
+    @property
+    def max_message(self) -> int:
+        """Bytes of one request."""
+        return self._context.settings.max_message
+
+    def observe(self, method: str, code: StatusCode, seconds: float) -> None:
+        """A call has ended."""
+        if self._context.on_call is not None:
+            self._context.on_call(method, code, seconds)
+
+
+_MAX_SESSIONS = 10_000
+"""Sessions that are remembered, one per principal."""
+
+
+class _Call:
+    """One method of a service, as gRPC calls it."""
+
+    def __init__(
+        self, handlers: Handlers, method: MethodDescriptor, behaviour: Callable[..., Any]
+    ) -> None:
+        self._handlers = handlers
+        self._name = f"/{method.containing_service.full_name}/{method.name}"
+        self._decode = GetMessageClass(method.input_type).FromString
+        self._behaviour = behaviour
+        self._streams = method.client_streaming
+        self._patience = handlers.patience(method.name)
+        self._max_message = handlers.max_message
+
+    async def single(self, raw: bytes, rpc: _Context) -> bytes:
+        """A request and a reply."""
+        started = time.perf_counter()
+        try:
+            async with asyncio.timeout(self._patience):
+                caller = self._handlers.caller(rpc)
+                reply = await self._behaviour(self._request(raw), caller)
+            encoded: bytes = reply.SerializeToString()
+        except Exception as error:
+            await self._refuse(error, rpc, started)
+            raise  # not reached: a refusal ends the call
+        self._ended(StatusCode.OK, started)
+        return encoded
+
+    async def gathered(self, requests: AsyncIterator[bytes], rpc: _Context) -> bytes:
+        """A stream of requests and one reply. The client's deadline bounds it, if it has one."""
+        started = time.perf_counter()
+        try:
+            caller = self._handlers.caller(rpc)
+            reply = await self._behaviour(self._requests(requests), caller)
+            encoded: bytes = reply.SerializeToString()
+        except Exception as error:
+            await self._refuse(error, rpc, started)
+            raise
+        self._ended(StatusCode.OK, started)
+        return encoded
+
+    async def streamed(self, given: Any, rpc: _Context) -> AsyncIterator[bytes]:
+        """One request, or a stream of them, and a stream of replies."""
+        started = time.perf_counter()
+        try:
+            caller = self._handlers.caller(rpc)
+            request = self._requests(given) if self._streams else self._request(given)
+            async with aclosing(self._behaviour(request, caller)) as replies:
+                async for reply in replies:
+                    yield reply.SerializeToString()
+        except Exception as error:
+            await self._refuse(error, rpc, started)
+            raise
+        self._ended(StatusCode.OK, started)
+
+    def _request(self, raw: bytes) -> Message:
+        if len(raw) > self._max_message:
+            raise PayloadTooLarge(
+                f"the request has {len(raw):,} bytes, more than the {self._max_message:,} allowed: "
+                "send fewer jobs at once, or references to what is stored elsewhere"
+            )
+        try:
+            return self._decode(raw)
+        except (DecodeError, ValueError, RecursionError):
+            raise InvalidJob(
+                f"the request of {self._name} cannot be decoded: is the client built with "
+                "proto/jobq/v1?"
+            ) from None
+
+    async def _requests(self, raw: AsyncIterator[bytes]) -> AsyncIterator[Message]:
+        async for each in raw:
+            yield self._request(each)
+
+    async def _refuse(self, error: Exception, rpc: _Context, started: float) -> None:
+        if isinstance(error, grpc.aio.AbortError):
+            return  # the method has refused the call itself
+        code, message, name = _refusal(error, self._name)
+        self._ended(code, started)
+        trailing = () if name is None else ((status.ERROR, name),)
+        await rpc.abort(code, status.shortened(message), trailing)
+
+    def _ended(self, code: StatusCode, started: float) -> None:
+        self._handlers.observe(self._name, code, time.perf_counter() - started)
+
+
+def _refusal(error: Exception, method: str) -> tuple[StatusCode, str, str | None]:
+    """The status, the message and the name of an error."""
+    match error:
+        case Refused():
+            return error.code, str(error), None
+        case JobqError():
+            return status.code_of(error), str(error), status.name_of(error)
+        case TimeoutError():
+            return StatusCode.DEADLINE_EXCEEDED, f"{method} took more than {MAX_CALL_S:g} s", None
+    number = os.urandom(4).hex()
+    log.error("%s failed unexpectedly, number %s", method, number, exc_info=error)
+    return (
+        StatusCode.INTERNAL,
+        f"a bug in the server: its log has more under the number {number}",
+        None,
+    )
