@@ -6,6 +6,8 @@ import asyncio
 import json
 from collections.abc import Callable
 
+import pytest
+
 from jobq.core.records import QueueName
 from jobq.stores import open_store
 from tests.cli.kit import Ctl
@@ -152,3 +154,34 @@ def test_readers_of_the_event_logs_are_listed_and_can_be_removed(ctl: Ctl) -> No
 async def register(url: str, reader: str) -> None:
     async with open_store(url) as store:
         await store.ack_events(QueueName("default", "shop"), reader, "0")
+
+
+# ── defaults of jobs ──────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_queue_is_created_with_defaults_for_its_jobs(ctl: Ctl) -> None:
+    made = ctl.json("queue", "create", "shop", "--max-retries", "5", "--ttl", "1h")
+    assert made["defaults"] == {"max_retries": 5, "ttl_ms": 3_600_000}
+    assert ctl.json("queue", "create", "shop", "--max-retries", "0")["defaults"] == {
+        "max_retries": 0,
+        "ttl_ms": 3_600_000,
+    }
+    ctl("job", "submit", "add", "-q", "shop", "--id", "a")
+    assert ctl.json("job", "status", "a")["options"]["ttl_ms"] == 3_600_000
+    assert "0 retries, start within 1h" in ctl("queue", "stats", "shop").stdout
+    assert ctl.json("queue", "create", "shop", "--ttl", "0")["defaults"]["ttl_ms"] is None
+
+
+@pytest.mark.parametrize("given", [["--priority-weights"], ["--priority-weights", "9=3"]])
+def test_priority_weights_are_refused_and_the_error_names_the_option_to_use(
+    ctl: Ctl, given: list[str]
+) -> None:
+    result = ctl("queue", "create", "shop", *given, code=2)
+    assert "jq-worker --queues billing=3,emails" in result.stderr
+    ctl("queue", "stats", "shop", code=2)
+
+
+def test_a_queue_that_exists_with_another_mode_is_an_error(ctl: Ctl) -> None:
+    ctl("queue", "create", "shop", "--mode", "keyed")
+    result = ctl("queue", "create", "shop", "--mode", "plain", code=1)
+    assert "is keyed in the store" in result.stderr

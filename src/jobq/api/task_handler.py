@@ -10,7 +10,7 @@ from jobq.core import checks
 from jobq.core.calls import ArgumentDecoder
 from jobq.core.checks import shown
 from jobq.core.codec import Codec, get_codec
-from jobq.core.policies import Cron, Every, Permissions, Retry
+from jobq.core.policies import UNDECLARED, Cron, Every, Permissions, Retry
 from jobq.core.records import Lease
 from jobq.core.stalls import DEFAULT_MAX_STALLS
 from jobq.engine.handler import EXECUTORS, BatchSize, ExecutorName
@@ -37,7 +37,7 @@ class TaskHandler:
         self.name = name
         self.fn = fn
         self.executor = _executor(name, fn, options.get("executor"))
-        self.retry = Retry.of(options.get("retry", 3))
+        self.retry = Retry.of(options.get("retry", UNDECLARED))
         self.timeout_ms = checks.check_timeout(options.get("timeout")) or None
         self.grace_ms = checks.check_grace(options.get("grace"))
         self.max_stalls = checks.check_max_stalls(options.get("max_stalls", DEFAULT_MAX_STALLS))

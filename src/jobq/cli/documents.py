@@ -154,6 +154,10 @@ def queue(record: QueueRecord, stats: StatsRecord) -> Document:
             "count": retention.count,
         },
         "dead_letters": record.dead_letters,
+        "defaults": {
+            "max_retries": record.defaults.max_retries,
+            "ttl_ms": record.defaults.ttl_ms,
+        },
     }
 
 

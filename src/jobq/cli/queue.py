@@ -17,8 +17,8 @@ from rich.text import Text
 from jobq.cli import documents, text
 from jobq.cli.options import DURATION, Ctl, noun, on_store
 from jobq.cli.queue_view import QueueSummary, queue_details, queue_table, summarize, watch_table
-from jobq.core.checks import check_queue_name
-from jobq.core.queues import QueueConfig, RetentionData
+from jobq.core.checks import check_queue_name, check_ttl
+from jobq.core.queues import JobDefaults, QueueConfig, RetentionData
 from jobq.core.records import Mode, QueueName
 
 queue = noun("queue", "Inspect queues; pause, hold, clean or remove a whole queue.")
@@ -115,6 +115,14 @@ async def summaries(ctl: Ctl, names: Sequence[str]) -> list[QueueSummary]:
     return [summarize(record, s) for record, s in zip(records, stats, strict=True)]
 
 
+def _refuse_weights(ctx: click.Context, param: click.Parameter, value: str | None) -> None:
+    if value is not None:
+        raise click.UsageError(
+            "--priority-weights: priority is strict within a queue, so a job of a higher priority "
+            "always starts first. Weights are among queues: jq-worker --queues billing=3,emails"
+        )
+
+
 # ── creating ──────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -122,6 +130,7 @@ async def summaries(ctl: Ctl, names: Sequence[str]) -> list[QueueSummary]:
     examples="""
     jq-ctl queue create billing --keep-completed 7d --keep-failed 90d
     jq-ctl queue create imports --mode keyed
+    jq-ctl queue create emails --max-retries 5 --ttl 1h
     """
 )
 @name_argument
@@ -155,17 +164,44 @@ async def summaries(ctl: Ctl, names: Sequence[str]) -> list[QueueSummary]:
     metavar="N",
     help="Maximum ended jobs to keep, per state. Default: 100000.",
 )
+@click.option(
+    "--max-retries",
+    type=click.IntRange(0, 2**31 - 1),
+    metavar="N",
+    help="Maximum retries of jobs for which neither the call nor the task sets a number. "
+    "Default: 3.",
+)
+@click.option(
+    "--ttl",
+    type=DURATION,
+    metavar="TIME",
+    help="Fail a job as expired if it has not started within this time after it was due, unless "
+    "the call or the task sets a time. 0: jobs do not expire. Default: they do not.",
+)
+@click.option(
+    "--priority-weights",
+    metavar="WEIGHTS",
+    is_flag=False,
+    flag_value="",
+    callback=_refuse_weights,
+    expose_value=False,
+    hidden=True,
+)
 @on_store(create=True)
 async def create(
     ctl: Ctl,
     name: str,
     mode: str | None,
+    max_retries: int | None,
+    ttl: float | None,
     keep_completed: float | None,
     keep_failed: float | None,
     keep_cancelled: float | None,
     keep_count: int | None,
 ) -> None:
-    """Create a queue, or change its retention. Enqueueing a job also creates its queue."""
+    """Create a queue, or change its settings. Enqueueing a job also creates its queue.
+
+    What is not given stays as it is. The mode of a queue never changes."""
     kept = {
         "completed_ms": keep_completed,
         "failed_ms": keep_failed,
@@ -180,10 +216,26 @@ async def create(
     config = QueueConfig(
         mode=cast(Mode | None, mode),
         retention=await _retention(ctl, queue, given) if given else None,
+        defaults=await _defaults(ctl, queue, max_retries, ttl),
     )
     await ctl.backend.within(ctl.backend.store.declare(queue, config))
     (seen,) = await summaries(ctl, [name])
     ctl.out.show(seen.document, lambda: queue_details(seen, [], 0))
+
+
+async def _defaults(
+    ctl: Ctl, queue: QueueName, max_retries: int | None, ttl: float | None
+) -> JobDefaults | None:
+    """The stored defaults of jobs, updated with the given values; None if there are none."""
+    if max_retries is None and ttl is None:
+        return None
+    stored = [record.defaults for record in await ctl.backend.queues() if record.queue == queue]
+    found = stored[0] if stored else JobDefaults()
+    if max_retries is not None:
+        found = replace(found, max_retries=max_retries)
+    if ttl is not None:
+        found = replace(found, ttl_ms=check_ttl(ttl) if ttl else None)
+    return found
 
 
 async def _retention(ctl: Ctl, queue: QueueName, given: dict[str, int]) -> RetentionData:

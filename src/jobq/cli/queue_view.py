@@ -11,7 +11,15 @@ from rich.text import Text
 
 from jobq.cli import documents, text
 from jobq.cli.output import Cell, Column, details, table
-from jobq.core.queues import Limits, MinuteRecord, QueueRecord, RateData, StatsRecord, Window
+from jobq.core.queues import (
+    JobDefaults,
+    Limits,
+    MinuteRecord,
+    QueueRecord,
+    RateData,
+    StatsRecord,
+    Window,
+)
 from jobq.core.states import State
 
 _SHOWN = (
@@ -150,6 +158,7 @@ def queue_details(
                     + ("" if retention.count is None else f"; at most {retention.count:,} of each"),
                 ),
                 ("Dead letters to", record.dead_letters),
+                ("Defaults", _defaults(record.defaults)),
             ]
         )
     ]
@@ -219,6 +228,17 @@ def _rate(before: QueueSummary | None, now: QueueSummary) -> str:
         now.stats.counts.get(s, 0) - before.stats.counts.get(s, 0) for s in State if s.ended
     )
     return f"{max(0, ended) / max(1e-3, now.at - before.at):,.0f}"
+
+
+def _defaults(defaults: JobDefaults) -> str | None:
+    """The defaults of jobs in words; None if there are none."""
+    found = [
+        None
+        if (n := defaults.max_retries) is None
+        else f"{n:,} {'retry' if n == 1 else 'retries'}",
+        None if (ms := defaults.ttl_ms) is None else f"start within {text.duration(ms)}",
+    ]
+    return ", ".join(filter(None, found)) or None
 
 
 def _limits(limits: Limits) -> str | None:

@@ -19,7 +19,7 @@ from jobq.core.control import (
     WaitForSignal,
 )
 from jobq.core.failures import bounded, describe, fingerprint, fingerprint_of
-from jobq.core.policies import Retry
+from jobq.core.policies import UNDECLARED, Retry
 from jobq.core.records import (
     AnyOutcome,
     Block,
@@ -45,6 +45,7 @@ __all__ = [
     "TimedOut",
     "Unknown",
     "decide",
+    "policy_of",
     "fingerprint",
 ]
 
@@ -115,7 +116,7 @@ def decide(
 ) -> AnyOutcome:
     """The outcome of a run that ended like this.
 
-    `retry` is the task's policy; a policy that is stored with the job takes precedence. An error or
+    `retry` is the task's policy; `policy_of` says which one applies. An error or
     a timeout is retried while `lease.failures < max_retries`. `encode` encodes what Snooze saves;
     the default is the codec of the lease. `checkpoint` is what the run has saved last: a Snooze
     that saves nothing keeps it.
@@ -130,6 +131,15 @@ def decide(
         return _unknown(lease, end.name, now_ms)
     error, reason = _as_error(end)
     return _failed(lease, error, reason, retry, now_ms, random)
+
+
+def policy_of(lease: Lease, retry: Retry) -> Retry | RetryData:
+    """The policy of the call, else the task's (`retry`), else the queue's default, else Retry's."""
+    if lease.retry is not None:
+        return lease.retry
+    if retry is UNDECLARED and lease.default_retries is not None:
+        return RetryData(max_retries=lease.default_retries)
+    return retry
 
 
 def _as_error(end: TimedOut | Crashed) -> tuple[BaseException, Reason]:
@@ -210,7 +220,7 @@ def _raised(
 def _chosen(lease: Lease, error: RetryAfter, retry: Retry, now_ms: int) -> AnyOutcome:
     """A failure whose delay the handler chose. The error that made it choose is the one to keep."""
     cause = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
-    exhausted = lease.failures >= (lease.retry or retry).max_retries
+    exhausted = lease.failures >= policy_of(lease, retry).max_retries
     failure = _failure(lease, error if cause is None else cause, "error", now_ms, exhausted)
     if exhausted:
         return Fail(queue=lease.queue, id=lease.id, token=lease.token, failure=failure)
@@ -222,7 +232,7 @@ def _chosen(lease: Lease, error: RetryAfter, retry: Retry, now_ms: int) -> AnyOu
 def _failed(
     lease: Lease, error: BaseException, reason: Reason, retry: Retry, now_ms: int, random: Random
 ) -> AnyOutcome:
-    policy = lease.retry or retry
+    policy = policy_of(lease, retry)
     retried = isinstance(policy, RetryData) or policy.retries(error)
     exhausted = retried and lease.failures >= policy.max_retries
     failure = _failure(lease, error, reason, now_ms, exhausted)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal
 
 import msgspec
@@ -85,6 +86,35 @@ class RetentionData(msgspec.Struct, frozen=True, kw_only=True, array_like=True, 
     count: int | None = defaults.KEPT_JOBS
 
 
+class JobDefaults(msgspec.Struct, frozen=True, kw_only=True, array_like=True, gc=False):
+    """Options of the jobs of a queue that neither their call nor their task gives.
+
+    `ttl_ms` applies to jobs that are put from now on. `max_retries` also applies to jobs that are
+    already queued: a claim takes it along.
+    """
+
+    max_retries: int | None = None  # None: Retry's own default
+    ttl_ms: int | None = None  # None: jobs do not expire
+
+
+NO_DEFAULTS = JobDefaults()
+
+
+def with_defaults(specs: Sequence[JobSpec], defaults: JobDefaults) -> Sequence[JobSpec]:
+    """The specs with the defaults of their queue. Copied by lua/put.lua (J.with_defaults).
+
+    A dead letter gets no ttl: it is a copy that somebody has to look at.
+    """
+    if defaults.ttl_ms is None:
+        return specs
+    return [
+        msgspec.structs.replace(spec, ttl_ms=defaults.ttl_ms)
+        if spec.ttl_ms is None and spec.origin is None
+        else spec
+        for spec in specs
+    ]
+
+
 class QueueConfig(msgspec.Struct, frozen=True, kw_only=True):
     """What code declares about a queue. None means not declared: the stored value stays."""
 
@@ -96,6 +126,7 @@ class QueueConfig(msgspec.Struct, frozen=True, kw_only=True):
     dead_letters: str | None = None  # failed jobs are copied to this queue of the tenant
     max_stalls: dict[str, int] = {}  # by task name; merged into what is stored
     event_meta: tuple[str, ...] | None = None  # names of meta that events show; (): none
+    defaults: JobDefaults | None = None
 
 
 class QueueRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -110,6 +141,7 @@ class QueueRecord(msgspec.Struct, frozen=True, kw_only=True):
     max_stalls: dict[str, int] = {}  # by task name, where it is not the default
     event_meta: tuple[str, ...] = ()
     paused: bool = False
+    defaults: JobDefaults = NO_DEFAULTS
 
 
 class ScheduleSpec(msgspec.Struct, frozen=True, kw_only=True):

@@ -7,7 +7,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from jobq.core.codec import get_codec
-from jobq.core.decide import End
+from jobq.core.decide import End, policy_of
 from jobq.core.printable import one_line
 from jobq.core.records import AnyOutcome, Lease, LeaseRef, Steps
 from jobq.core.steps import RecordedSteps
@@ -125,7 +125,7 @@ class Run:
     def max_retries(self) -> int:
         """How many failures of its job are retried, by the job's own policy or its task's."""
         assert self.handler is not None
-        return (self.lease.retry or self.handler.retry).max_retries
+        return policy_of(self.lease, self.handler.retry).max_retries
 
     @property
     def children(self) -> Children:

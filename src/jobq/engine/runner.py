@@ -19,7 +19,7 @@ from time import monotonic
 from typing import Any
 
 from jobq.core.decide import End, Raised, Released, TimedOut, Unknown, decide
-from jobq.core.policies import Retry
+from jobq.core.policies import UNDECLARED, Retry
 from jobq.core.printable import one_line
 from jobq.core.records import AnyOutcome, Complete, Fail, JobKey, Lease, LeaseState, QueueName
 from jobq.core.verdicts import unreadable
@@ -42,7 +42,7 @@ from jobq.executors.running import running
 
 log = logging.getLogger("jobq")
 
-_DEFAULT_RETRY = Retry()
+_DEFAULT_RETRY = UNDECLARED
 
 
 class Runner:

@@ -27,7 +27,7 @@ import msgspec
 
 from jobq.core import backoff
 from jobq.core.control import Reject, RetryAfter
-from jobq.core.decide import Raised, Returned, decide
+from jobq.core.decide import Raised, Returned, decide, policy_of
 from jobq.core.failures import bounded
 from jobq.core.policies import Permissions, Retry
 from jobq.core.records import Lease
@@ -195,7 +195,7 @@ def _result(written: Written, status: int, task: Command, lease: Lease) -> Any:
 
 def _delay_ms(retry: Retry, lease: Lease, error: Exception) -> int:
     """The delay that the policy gives to the next retry."""
-    policy = lease.retry or retry
+    policy = policy_of(lease, retry)
     delay = backoff.delay_ms(policy, lease.failures + 1, error, random.random)
     return 0 if delay is None else delay
 

@@ -52,6 +52,7 @@ async def _declare(target: Side, record: QueueRecord) -> QueueRecord:
         dead_letters=record.dead_letters,
         max_stalls=record.max_stalls,
         event_meta=record.event_meta,
+        defaults=record.defaults,
         partitions=record.partitions if record.partitions > 1 else None,
     )
     try:

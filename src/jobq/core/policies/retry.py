@@ -133,3 +133,7 @@ def _errors(value: object, option: str) -> tuple[type[BaseException], ...]:
                 f"Retry {option}={shown(value)}: {shown(item)} is not an exception class"
             )
     return cast("tuple[type[BaseException], ...]", listed)
+
+
+UNDECLARED = Retry()
+"""The policy of a task that declares none. A queue's default comes before it."""

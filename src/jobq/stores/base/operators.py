@@ -29,7 +29,8 @@ class OperatorStore(Protocol):
 
         A higher `limits_version` replaces the stored limits, including those set at run time. A
         lower one is ignored. `max_stalls` is merged into what is stored, and applies to all jobs of
-        those tasks that have no limit of their own, including jobs that are already queued. A queue
+        those tasks that have no limit of their own, including jobs that are already queued.
+        `defaults` replaces the stored ones (core/queues.py has the rules: `JobDefaults`). A queue
         with partitions is plain unless it is declared keyed.
 
         ConfigError if the mode or the partitions differ from the stored ones, or the limits differ

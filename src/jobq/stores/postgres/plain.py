@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from jobq.core.queues import Limits
+from jobq.core.queues import NO_DEFAULTS, Limits
 from jobq.core.retention import by_state
 from jobq.core.states import State
 from jobq.errors import CorruptStore
@@ -17,7 +17,12 @@ def is_plain(queue: QueueRow, now: int) -> bool:
         stored = queue.settings
     except CorruptStore:
         return False
-    return stored.effective == Limits() and not stored.frail and not stored.event_meta
+    return (
+        stored.effective == Limits()
+        and not stored.frail
+        and not stored.event_meta
+        and stored.defaults == NO_DEFAULTS
+    )
 
 
 def saved(queue: QueueRow, now: int) -> Row:

@@ -67,7 +67,7 @@ def again(tx: Tx, wanted: Claim, worker: str, call: str) -> list[Lease]:
         if queue is not None:
             rows = tx.execute(tx.sql.hot["claimed_by_call"], (queue.qid, mark)).fetchall()
             leases += [
-                _lease(tx, name, job, job.token, job.started_ms, job.at_ms)
+                _lease(tx, queue, job, job.token, job.started_ms, job.at_ms)
                 for job in read_all(rows, RepeatedClaim)
             ]
     return leases
@@ -121,8 +121,7 @@ def _claim_from(
     _record(tx, queue, jobs, worker, mark)
     if len(tx.memory.granted) > REMEMBERED:
         tx.memory.granted.clear()
-    name = queue.qname
-    return [_lease(tx, name, job, f"{job.pk}{mark}", now, expires) for job in jobs]
+    return [_lease(tx, queue, job, f"{job.pk}{mark}", now, expires) for job in jobs]
 
 
 def _claim_keyed(
@@ -200,18 +199,20 @@ def _record(tx: Tx, queue: QueueRow, jobs: list[ClaimedJob], worker: str, mark: 
 
 
 def _lease(
-    tx: Tx, queue: QueueName, job: ClaimedJob, token: str, started: int, expires: int
+    tx: Tx, queue: QueueRow, job: ClaimedJob, token: str, started: int, expires: int
 ) -> Lease:
+    default = None if queue.packed_settings is None else queue.settings.defaults.max_retries
     if not job.stalls and not job.flags & NOTED:
-        return lease_of(queue, job, token, started, expires)
+        return lease_of(queue.qname, job, token, started, expires, default_retries=default)
     noted = bool(job.flags & NOTED)
     return lease_of(
-        queue,
+        queue.qname,
         job,
         token,
         started,
         expires,
-        last_chance=last_chances.is_last(tx.ensure_queue(queue), job),
+        default_retries=default,
+        last_chance=last_chances.is_last(queue, job),
         inputs=flows.inputs(tx, job.pk) if noted else (),
         signals=tuple(tx.execute(tx.sql.ties["signals_of"], (job.pk,)).fetchall()) if noted else (),
         steps=recorded_steps.of(tx, job),
@@ -225,6 +226,7 @@ def lease_of(
     started: int,
     expires: int,
     *,
+    default_retries: int | None = None,
     last_chance: bool = False,
     inputs: tuple[Input, ...] = (),
     signals: tuple[tuple[str, bytes], ...] = (),
@@ -249,6 +251,7 @@ def lease_of(
             expires_ms=expires,
             key=job.key,
             saved=job.saved,
+            default_retries=default_retries,
         )
     options = unpack_options(packed)
     return Lease(
@@ -277,4 +280,5 @@ def lease_of(
         signals=signals,
         steps=steps,
         unreadable=options is BROKEN,
+        default_retries=default_retries,
     )

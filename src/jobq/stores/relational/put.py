@@ -15,6 +15,7 @@ from jobq.core.bounds import depend_on_each_other
 from jobq.core.event_log import STATES
 from jobq.core.graph import check_locks
 from jobq.core.locks import on_held_lock
+from jobq.core.queues import with_defaults
 from jobq.core.records import JobKey, JobSpec, PutResult, QueueName
 from jobq.core.states import Kind, State
 from jobq.stores.relational import bounds, ending, flows, locks, new_jobs, rates, waiting
@@ -128,6 +129,8 @@ def _put_in(
     if not specs:
         return []
     queue = checked(tx.ensure_queue(specs[0].queue), specs)
+    if queue.packed_settings is not None:
+        specs = with_defaults(specs, queue.settings.defaults)
     room = bounds.room(tx, queue) if bounded else None
     if room is not None and room < len(specs):
         return _put_bounded(tx, queue, specs, watch, tied, room)

@@ -41,6 +41,8 @@ def declare(tx: Tx, name: QueueName, config: QueueConfig) -> QueueRecord:
         )
     if config.event_meta is not None:
         stored = msgspec.structs.replace(stored, event_meta=config.event_meta)
+    if config.defaults is not None:
+        stored = msgspec.structs.replace(stored, defaults=config.defaults)
     changed = stored.effective != queue.settings.effective
     _store(tx, queue, config.mode or queue.mode, stored, limits_changed=changed)
     return queue_record(tx, queue)

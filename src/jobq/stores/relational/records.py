@@ -64,5 +64,6 @@ def queue_record(tx: Tx, queue: QueueRow) -> QueueRecord:
         dead_letters=stored.dead_letters,
         max_stalls=stored.max_stalls,
         event_meta=stored.event_meta,
+        defaults=stored.defaults,
         paused=bool(queue.paused),
     )

@@ -6,7 +6,7 @@ from functools import lru_cache
 
 import msgspec
 
-from jobq.core.queues import Limits, RetentionData
+from jobq.core.queues import NO_DEFAULTS, JobDefaults, Limits, RetentionData
 
 
 class StoredSettings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -20,6 +20,7 @@ class StoredSettings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     max_stalls: dict[str, int] = {}  # by task, if not the default
     frail: int = 0  # waiting jobs that have stalled; 0: claims do not look for last chances
     event_meta: tuple[str, ...] = ()
+    defaults: JobDefaults = NO_DEFAULTS
 
     @property
     def effective(self) -> Limits:

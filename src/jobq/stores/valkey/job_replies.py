@@ -33,24 +33,32 @@ def leases(
     queue: QueueName, granted: Sequence[Any], lease_ms: int, mark: str = ""
 ) -> tuple[Lease, ...]:
     """The leases that a claim was granted (see lua/settle.lua). `mark` is added to their tokens."""
-    expires, stem, first_runs, others = granted
+    expires, stem, first_runs, others, retries = granted
+    default = int(retries) if retries else None
     until, token = int(expires), stem.decode()
     started = until - lease_ms
     by_place = {
-        others[n]: _lease(queue, others[n + 1 : n + 5], until, mark)
+        others[n]: _lease(queue, others[n + 1 : n + 5], until, mark, default)
         for n in range(0, len(others), 5)
     }
     pairs = zip(first_runs[::2], first_runs[1::2], strict=True)
     return tuple(
         [
-            by_place.get(n) or _first_run(queue, *next(pairs), f"{token}{n}{mark}", started, until)
+            by_place.get(n)
+            or _first_run(queue, *next(pairs), f"{token}{n}{mark}", started, until, default)
             for n in range(len(by_place) + len(first_runs) // 2)
         ]
     )
 
 
 def _first_run(
-    queue: QueueName, id: bytes, rec: bytes, token: str, started: int, expires: int
+    queue: QueueName,
+    id: bytes,
+    rec: bytes,
+    token: str,
+    started: int,
+    expires: int,
+    default_retries: int | None,
 ) -> Lease:
     """The lease of a job's first run. The record says everything about the job."""
     try:
@@ -75,10 +83,13 @@ def _first_run(
         retry=options.retry,
         timeout_ms=options.timeout,
         meta=options.meta,
+        default_retries=default_retries,
     )
 
 
-def _lease(queue: QueueName, parts: Sequence[Any], expires: int, mark: str) -> Lease:
+def _lease(
+    queue: QueueName, parts: Sequence[Any], expires: int, mark: str, default_retries: int | None
+) -> Lease:
     id, rec, packed_run, flat = parts
     run = run_fields(packed_run)
     try:
@@ -111,6 +122,7 @@ def _lease(queue: QueueName, parts: Sequence[Any], expires: int, mark: str) -> L
         signals=more.signals,
         steps=more.steps,
         meta=options.meta,
+        default_retries=default_retries,
     )
 
 

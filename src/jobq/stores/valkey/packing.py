@@ -14,7 +14,7 @@ import msgspec
 from jobq.core.bounds import share
 from jobq.core.commands import AnyCommand, Cancel, Reprioritise, Reschedule, SendSignal, Update
 from jobq.core.defaults import LOG_LINES
-from jobq.core.queues import Limits, RateData, RetentionData, Window
+from jobq.core.queues import JobDefaults, Limits, RateData, RetentionData, Window
 from jobq.core.records import (
     AnyOutcome,
     Block,
@@ -141,6 +141,11 @@ def retention(data: RetentionData) -> str:
         "" if n is None else str(n)
         for n in (data.completed_ms, data.failed_ms, data.cancelled_ms, data.count)
     )
+
+
+def job_defaults(data: JobDefaults) -> str:
+    """Defaults of jobs as the function `declare` takes them; "" means none."""
+    return f"{_count(data.max_retries)}|{_count(data.ttl_ms)}"
 
 
 def event_meta(names: Sequence[str]) -> str:

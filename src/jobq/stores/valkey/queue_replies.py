@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from jobq.core.queues import Limits, LimitsRecord, QueueRecord, RetentionData
+from jobq.core.queues import JobDefaults, Limits, LimitsRecord, QueueRecord, RetentionData
 from jobq.core.records import QueueName
 from jobq.stores.valkey.keys import queue_of
 from jobq.stores.valkey.lua_names import texts
@@ -61,6 +61,9 @@ def queue_record(
         max_stalls=msgspec.json.decode(m.get("max_stalls", "{}"), type=dict[str, int]),
         event_meta=tuple(name for name in m.get("event_meta", "").split("\n") if name),
         paused=m.get("paused") == "1",
+        defaults=JobDefaults(
+            max_retries=_number(m.get("retries", "")), ttl_ms=_number(m.get("ttl", ""))
+        ),
     )
 
 

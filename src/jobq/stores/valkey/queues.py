@@ -69,6 +69,7 @@ class Queues:
             "" if config.event_meta is None else packing.event_meta(config.event_meta),
             *packing.in_force(limits or Limits(), partitions),
             packing.stalls_text(config.max_stalls) if config.max_stalls else "",
+            "" if config.defaults is None else packing.job_defaults(config.defaults),
         ]
 
     async def set_limits(

@@ -17,7 +17,7 @@ from typing import Any
 from weakref import WeakSet
 
 from jobq.core.decide import Raised, Returned, decide
-from jobq.core.policies import Retry
+from jobq.core.policies import UNDECLARED
 from jobq.core.records import AnyOutcome
 from jobq.errors import ConfigError
 from jobq.executors import handlers, sandbox
@@ -30,7 +30,7 @@ from jobq.executors.running import running
 from jobq.stores.base.refused import refuse
 
 _PR_SET_PDEATHSIG = 1
-_DEFAULT_RETRY = Retry()
+_DEFAULT_RETRY = UNDECLARED
 _MEMORY_STORE = (
     "memory:// is the memory of the worker, which a child process cannot reach: enqueue with "
     "`current_job().add(…)`, or use sqlite:// or a server"

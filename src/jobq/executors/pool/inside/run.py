@@ -8,6 +8,7 @@ from contextlib import suppress
 from typing import Any
 
 from jobq.core.codec import get_codec
+from jobq.core.decide import policy_of
 from jobq.core.records import JobSpec, Lease, LeaseRef, PutResult, Steps
 from jobq.core.steps import RecordedSteps
 from jobq.core.waits import Children, Inbox
@@ -70,7 +71,7 @@ class RunInChild:
     @property
     def max_retries(self) -> int:
         """How many failures of its job are retried."""
-        return (self.lease.retry or self._handler.retry).max_retries
+        return policy_of(self.lease, self._handler.retry).max_retries
 
     def check(self, step: str | None = None) -> None:
         """The worker has checked that the lease is not over."""

@@ -51,7 +51,7 @@ local META = {
   SETTING.mode, SETTING.paused, SETTING.limit, SETTING.rate, SETTING.key_limit, SETTING.key_rate,
   SETTING.held, SETTING.listened, SETTING.dead, SETTING.keep_completed, SETTING.keep_failed,
   SETTING.keep_cancelled, SETTING.count, SETTING.parts, SETTING.partitions, SETTING.gone,
-  SETTING.max_waiting, SETTING.event_meta, SETTING.behind,
+  SETTING.max_waiting, SETTING.event_meta, SETTING.behind, SETTING.retries, SETTING.ttl,
 }
 local known, known_n, MAX_KNOWN = {}, 0, 1000 -- packed settings → table, over all queues
 

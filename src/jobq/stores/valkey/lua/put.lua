@@ -43,6 +43,20 @@ function J.fix_mode(cx, body)
   cx.begun = 1
 end
 
+-- A producer's body with the default ttl of its queue. Copies core/queues.py: with_defaults.
+function J.with_defaults(cx, body)
+  local ttl = J.meta(cx).ttl
+  if not ttl then return body end
+  local flags, nn, no, at = J.head(body, 1)
+  local opts = no > 0 and munpack(body:sub(at + nn, at + nn + no - 1)) or {}
+  if opts.ttl or opts.origin then return body end
+  opts.ttl = tonumber(ttl)
+  flags = J.with(J.with(flags, FLAG.at_put), FLAG.at_start)
+  local record = J.compose(0, flags, 0, 0, body:sub(at, at + nn - 1), mpack(opts),
+    body:sub(at + nn + no))
+  return record:sub(RECORD.body_at)
+end
+
 -- A batch: its records and events, and where its jobs go.
 local function new_batch(cx)
   return {
@@ -126,7 +140,7 @@ local function put_together(cx, args, first, last)
   local records, items, count, names = b.records, b.items, 0, J.event_meta_names(cx)
   b.keyed, b.keys, b.others = J.meta(cx).mode == "keyed", {}, 0
   for k = first, last, 2 do
-    local id, body = args[k], args[k + 1]
+    local id, body = args[k], J.with_defaults(cx, args[k + 1])
     local flags, nn = byte(body, 1, 2)
     local at, no = BODY.short_nk_at, 0
     if flags >= FLAG.more then
@@ -218,6 +232,7 @@ end
 -- Put one job of any kind. RETURNS an answer: {position, id, life, state}, and with a fifth
 -- element, the job that was found, for a duplicate
 function J.put_one(cx, place, id, body, edges)
+  body = J.with_defaults(cx, body)
   local _, nn, no, at = J.head(body, 1)
   local opts = no > 0 and munpack(body:sub(at + nn, at + nn + no - 1)) or {}
   local old, life = J.in_the_way(cx, id)

@@ -43,12 +43,14 @@ end
 -- ARGS now, mode or "", limits as JSON or "", version, partitions or "", retention as
 --   "completed|failed|cancelled|count" or "", dead letters "prefix\nqueue" or "", names of meta for
 --   events ("\n" and one per line; "\n" for none) or "", the limits in force (see IN_FORCE),
---   max_stalls of tasks as JSON or "", prefix of the whole queue if this is a partition or "", the
---   event's reason if the limits change, or "" if another prefix logs it
+--   max_stalls of tasks as JSON or "", defaults of jobs as "retries|ttl" or "", prefix of the
+--   whole queue if this is a partition or "", the event's reason if the limits change, or "" if
+--   another prefix logs it
 -- RETURNS the settings, flat; or an error
 function J.declare(keys, args)
   local now, mode, limits, version, partitions, retention, dead, event_meta = unpack(args, 1, 8)
-  local limit, rate, key_limit, key_rate, max_waiting, stalls, base, reason = unpack(args, 9)
+  local limit, rate, key_limit, key_rate, max_waiting, stalls, defaults, base,
+    reason = unpack(args, 9)
   local cx, settings = J.open(keys[1], now), keys[1] .. KEY.settings
   local stored = J.pairs_of(call("HGETALL", settings))
   if mode ~= "" and stored.mode and stored.mode ~= mode then
@@ -79,6 +81,12 @@ function J.declare(keys, args)
     call("HDEL", settings, SETTING.event_meta)
   elseif event_meta ~= "" then
     call("HSET", settings, SETTING.event_meta, event_meta)
+  end
+  if defaults ~= "" then
+    local retries, ttl = defaults:match("^([^|]*)|([^|]*)$")
+    call("HDEL", settings, SETTING.retries, SETTING.ttl)
+    if retries ~= "" then call("HSET", settings, SETTING.retries, retries) end
+    if ttl ~= "" then call("HSET", settings, SETTING.ttl, ttl) end
   end
   if base ~= "" then call("HSET", settings, SETTING.base, base, SETTING.parts, "1") end
   call("HSETNX", settings, SETTING.declared, "{}")

@@ -85,7 +85,7 @@ local function repeated(cx, memory)
       expires = call("ZSCORE", cx.prefix .. KEY.leases, id)
     end
   end
-  return { stale, -2, 0, 0, 0, expires, "", {}, leases }
+  return { stale, -2, 0, 0, 0, expires, "", {}, leases, J.meta(cx).retries or "" }
 end
 
 -- settle: apply outcomes, then claim jobs.
@@ -99,7 +99,7 @@ end
 --   was made before; messages waiting; jobs to wake workers for elsewhere; 1 if a job on its last
 --   chance is next and was left (see J.claim); lease expiry; what tokens begin with (the position
 --   of the lease follows); first runs of jobs flat: id, record; other leases flat: position, id,
---   record, run, extras}
+--   record, run, extras; the queue's default max_retries or ""}
 function J.settle(keys, args)
   local now, worker, name, numbers = unpack(args, 1, 4)
   local lane, limit, lease_ms, completions, others, sleepy, asleep,
@@ -149,6 +149,6 @@ function J.settle(keys, args)
   J.close(cx)
   return {
     stale_text, due, cx.outbox, cx.to_wake or 0, claim.left and 1 or 0, claim.expires, claim.stem,
-    claim.fresh, claim.others,
+    claim.fresh, claim.others, J.meta(cx).retries or "",
   }
 end

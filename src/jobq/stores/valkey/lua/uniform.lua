@@ -39,7 +39,7 @@ function J.put_uniform(keys, args)
     for i = 1, n do
       records[2 * i - 1], records[2 * i] = job .. ids[i], start .. records[2 * i]
     end
-    if room or (any_left and J.any_left_entry(cx, ids))
+    if room or J.meta(cx).ttl or (any_left and J.any_left_entry(cx, ids))
       or not put_together(cx, head, ids, records) then
       for i = 1, n do
         local answer
