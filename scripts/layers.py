@@ -45,7 +45,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "stores.sqlite": frozenset({"stores.relational", "stores.base", "core", "errors"}),
     "stores.postgres": frozenset({"stores.relational", "stores.base", "core", "errors"}),
     "stores.remote": frozenset({"rpc", "stores.base", "core", "errors"}),
-    "rpc": frozenset({"core", "errors"}),
+    "rpc": frozenset({"stores.base", "core", "errors"}),
     # `client` is how calls reach a store; `executors` is where handlers run, and what they see of
     # their job.
     "client": frozenset({"stores", "stores.base", "core", "errors"}),
