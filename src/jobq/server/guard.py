@@ -7,7 +7,7 @@ service has rules of its own. What belongs to another tenant looks as if it did 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterable, Sequence
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from itertools import compress
 from types import TracebackType
 from typing import Self, TypeVar
@@ -56,7 +56,7 @@ from jobq.server.access import CALLS as CALLS
 from jobq.server.access import CallRule as CallRule
 from jobq.server.principal import Principal, Scope
 from jobq.server.quotas import TenantRules
-from jobq.stores.base import Store
+from jobq.stores.base import Store, pipeline_of
 
 _R = TypeVar("_R")
 
@@ -212,6 +212,18 @@ class GuardedStore:
                 raise JobNotFound(f"a topic of the kind {topic.kind} needs a queue")
             own.append(topic)
         return self._store.listen(own)
+
+    @asynccontextmanager
+    async def expect(self, job: JobKey) -> AsyncIterator[AsyncIterator[JobRecord | None]]:
+        """The end of a job that is put inside the context (see `Pipelined`)."""
+        self.check("listen")
+        self._own(job.queue)
+        if (pipeline := pipeline_of(self._store)) is not None:
+            async with pipeline.expect(job) as ends:
+                yield ends
+        else:
+            async with self._store.listen([Topic("ended", job.queue, job.id)]) as signals:
+                yield (None async for _ in signals)
 
     # ── what people and their tools do ────────────────────────────────────────────────────────────
 
