@@ -7,7 +7,7 @@ from collections import Counter
 
 import pytest
 
-from tests.places import embedded, postgres, valkey  # noqa: F401 (importing them registers their stores)
+from tests.places import embedded, postgres, server, valkey  # noqa: F401 (importing them registers their stores)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -31,10 +31,13 @@ _SCHEMES: dict[str, tuple[str, str | None]] = {
     "valkey+cluster": ("jobq.stores.valkey", "valkey"),
     "postgresql": ("jobq.stores.postgres", "postgres"),
     "postgres": ("jobq.stores.postgres", "postgres"),
+    "grpc": ("jobq.stores.remote", "grpc"),
+    "grpcs": ("jobq.stores.remote", "grpc"),
 }
 
 _EXAMPLES = (
-    "memory://, sqlite:///path/to/jobs.db, valkey://host:6379, postgresql://host:5432/database"
+    "memory://, sqlite:///path/to/jobs.db, valkey://host:6379, postgresql://host:5432/database, "
+    "grpc://host:50051"
 )
 
 
@@ -78,7 +81,7 @@ def _of_another_package(scheme: str, url: str) -> Callable[..., Any]:
         raise ConfigError(
             f"no store for {shown!r}: a store URL looks like one of {_EXAMPLES}; known schemes are "
             f"{known} (valkey and redis need pip install 'jobq[valkey]', postgresql needs "
-            "'jobq[postgres]')"
+            "'jobq[postgres]', grpc needs 'jobq[grpc]')"
         )
     try:
         opener = found[scheme].load()
