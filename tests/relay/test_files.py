@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import json
 import os
 import shutil
 import signal
@@ -17,6 +18,7 @@ from click.testing import CliRunner
 
 from jobq.core import wire
 from jobq.core.event_records import EventRecord
+from jobq.core.marks import reached
 from jobq.errors import ConfigError
 from jobq.relay import Relay, open_target
 from jobq.relay.cli import main
@@ -31,6 +33,17 @@ def events_in(folder: Path) -> list[EventRecord]:
         wire.decode(line)
         for path in sorted(folder.glob("*.jsonl"))
         for line in path.read_text().splitlines()
+        if '"kind":"mark"' not in line
+    ]
+
+
+def marks_in(folder: Path) -> list[int]:
+    """The numbers of all marks that a reader of the folder sees."""
+    return [
+        json.loads(line)["number"]
+        for path in sorted(folder.glob("*.jsonl"))
+        for line in path.read_text().splitlines()
+        if '"kind":"mark"' in line
     ]
 
 
@@ -56,7 +69,7 @@ async def test_a_large_file_is_finished_and_a_new_one_started(store: Store, tmp_
     for id in ("a", "b", "c"):
         await put(store, id)
     await relay.drain()
-    assert len(list(folder.glob("*.jsonl"))) == 3
+    assert len(list(folder.glob("*.jsonl"))) == 4  # the last one has the mark
     await target.aclose()
 
 
@@ -272,3 +285,36 @@ def test_a_wrong_option_is_a_one_line_error(
     assert [
         line for line in done.output.splitlines() if line.startswith("Error: ")
     ] == done.output.splitlines()[-1:]
+
+
+async def test_a_mark_waits_for_files_that_other_relays_still_hide(
+    store: Store, tmp_path: Path
+) -> None:
+    folder = tmp_path / "events"
+    first = open_target(f"files://{folder}?max_seconds=3600")
+    await first.open()
+    await put(store, "a")
+    assert await Relay(store, first, who="same").tick() == 1
+    await put(store, "b")
+    second = open_target(f"files://{folder}?max_seconds=0")
+    await Relay(store, second, who="same").drain()
+    assert [event.job for event in events_in(folder)] == ["b"]
+    assert marks_in(folder) == [], "a is still hidden"
+    await first.aclose()
+    await second.tick()
+    assert marks_in(folder) == [2]
+    assert [event.job for event in events_in(folder)] == ["a", "b"]
+
+
+async def test_a_mark_publishes_what_a_dead_relay_left_hidden(store: Store, tmp_path: Path) -> None:
+    folder = tmp_path / "events"
+    target = open_target(f"files://{folder}?max_seconds=0")
+    await target.open()
+    await put(store, "a", "b")
+    one, two = (await store.read_events(QUEUE, after="0")).events
+    dead = folder / ".growing-20250101T000000-gone-1-000001"
+    dead.write_bytes(wire.encode(one) + b"\n")
+    await target.send([two])
+    await target.mark(list(reached([one, two]).values()))
+    assert (marks_in(folder), dead.exists()) == ([2], False)
+    assert {event.job for event in events_in(folder)} == {"a", "b"}

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
 import pytest
@@ -43,6 +45,8 @@ def read(kafka: Kafka, topic: str, count: int) -> list[EventRecord]:
             continue  # the first event creates the topic, and has not arrived yet
         assert error is None
         assert value is not None
+        if b'"kind":"mark"' in value:
+            continue
         assert message.key() == wire.key(wire.decode(value))
         found.append(wire.decode(value))
     consumer.close()
@@ -105,6 +109,45 @@ async def test_an_event_too_large_for_the_broker_is_saved_as_rejected(
     await put(store, "short")
     assert await relay.drain() == 2
     await target.aclose()
-    assert [event.job for event in await asyncio.to_thread(read, kafka, "small", 1)] == ["short"]
+    arrived = await asyncio.to_thread(read, kafka, "small", 2)
+    assert {(event.job, event.kind, event.number) for event in arrived} == {
+        ("short", "accepted", 2),
+        ("", "gap", 1),
+    }
     assert '"job":"long"' in (tmp_path / "refused.jsonl").read_text()
     assert relay.status.queues[0].refused == 1
+
+
+async def test_every_partition_gets_the_mark_after_the_events(store: Store, kafka: Kafka) -> None:
+    target = open_target(f"kafka://{kafka.address}/marked")
+    await put(store, *(f"job-{n}" for n in range(20)))
+    assert await Relay(store, target, who="first").drain() == 20
+    await target.aclose()
+    seen = await asyncio.to_thread(lines_by_partition, kafka, "marked", 24)
+    assert sorted(seen) == [0, 1, 2, 3]
+    for partition, lines in seen.items():
+        last = lines[-1]
+        assert (last["kind"], last["number"], last["partition"], last["partitions"]) == (
+            "mark",
+            20,
+            partition,
+            4,
+        )
+        assert [line for line in lines[:-1] if line["kind"] == "mark"] == []
+
+
+def lines_by_partition(kafka: Kafka, topic: str, count: int) -> dict[int, list[dict[str, Any]]]:
+    """The first `count` messages of a topic, by partition."""
+    group = {"group.id": uuid4().hex, "auto.offset.reset": "earliest", "log_level": 0}
+    consumer = Consumer({"bootstrap.servers": kafka.address, **group})
+    consumer.subscribe([topic])
+    found: dict[int, list[dict[str, Any]]] = {}
+    for _ in range(count):
+        message = consumer.poll(30)
+        assert message is not None
+        value, partition = message.value(), message.partition()
+        assert value is not None
+        assert partition is not None
+        found.setdefault(partition, []).append(json.loads(value))
+    consumer.close()
+    return found

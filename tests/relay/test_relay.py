@@ -6,9 +6,11 @@ import asyncio
 from collections.abc import Sequence
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from jobq.core.event_records import EventRecord
+from jobq.core.marks import Mark
 from jobq.core.records import QueueName
 from jobq.errors import StoreUnavailable
 from jobq.relay import Relay
@@ -27,6 +29,8 @@ class Shelf:
     def __init__(self) -> None:
         self.name = "shelf://"
         self.taken: list[EventRecord] = []
+        self.marks: list[Mark] = []
+        self.order: list[tuple[str, int]] = []  # what came, by kind and number
         self.down = self.broken = False
         self.gate = asyncio.Event()
         self.gate.set()
@@ -52,7 +56,14 @@ class Shelf:
         if self.down:
             raise TargetUnavailable("the shelf is down")
         self.taken += [event for event in events if event.job not in self.refuses]
+        self.order += [(event.kind, event.number) for event in events]
         return [Rejected(event, "too large") for event in events if event.job in self.refuses]
+
+    async def mark(self, marks: Sequence[Mark]) -> None:
+        if self.down:
+            raise TargetUnavailable("the shelf is down")
+        self.marks += marks
+        self.order += [("mark", mark.number) for mark in marks]
 
     @property
     def ids(self) -> list[str]:
@@ -153,7 +164,15 @@ async def test_an_event_that_the_target_rejects_is_saved_and_counted(
     await put(store, "small", "huge", "last")
     shelf.refuses = {"huge"}
     await relay.drain()
-    assert [event.job for event in shelf.taken] == ["small", "last"]
+    assert [(event.job, event.number) for event in shelf.taken] == [
+        ("small", 1),
+        ("last", 3),
+        ("", 2),
+    ]
+    assert (shelf.taken[-1].kind, shelf.taken[-1].reason) == (
+        "gap",
+        "rejected by shelf://: too large",
+    )
     kept = relay.rejected.path.read_text()
     assert '"why":"too large"' in kept
     assert '"job":"huge"' in kept
@@ -248,3 +267,64 @@ async def test_stop_does_not_wait_for_a_target_that_does_not_reply(
     relay.stop()
     await asyncio.wait_for(running, 10)
     assert shelf.taken == []
+
+
+async def test_a_mark_follows_what_the_target_has_stored(
+    store: Store, relay: Relay, shelf: Shelf
+) -> None:
+    await put(store, "a", "b")
+    await relay.drain()
+    await work(store)
+    await relay.drain()
+    assert shelf.order == [
+        ("accepted", 1),
+        ("accepted", 2),
+        ("mark", 2),
+        ("started", 3),
+        ("started", 4),
+        ("completed", 5),
+        ("completed", 6),
+        ("mark", 6),
+    ]
+    await relay.tick()
+    assert len(shelf.marks) == 2, "nothing new, so no mark"
+
+
+async def test_a_mark_comes_in_intervals_while_there_is_always_something_to_ship(
+    store: Store, shelf: Shelf
+) -> None:
+    relay = Relay(store, shelf, page=1, mark_every=3600)
+    for id in "abcd":
+        await put(store, id)
+    for _ in range(4):
+        assert await relay.tick() == 1
+    assert shelf.marks == []
+    relay.mark_every = 0
+    await put(store, "e")
+    await relay.tick()
+    assert [mark.number for mark in shelf.marks] == [5]
+
+
+async def test_a_mark_that_a_dead_relay_did_not_write_is_written_by_the_next(
+    store: Store, shelf: Shelf
+) -> None:
+    first = Relay(store, shelf, who="same", mark_every=3600)
+    await put(store, "a", "b")
+    assert await first.tick() == 2
+    assert shelf.marks == []
+    await Relay(store, shelf, who="same").drain()
+    assert [mark.number for mark in shelf.marks] == [2]
+
+
+async def test_what_was_shipped_is_marked_before_a_gap(store: Store, shelf: Shelf) -> None:
+    relay = Relay(store, shelf, mark_every=3600)
+    await put(store, "a")
+    assert await relay.tick() == 1
+    for id in "bcd":
+        await put(store, id)
+    lane = next(iter(relay._lanes.values()))
+    lane.position = "2"  # as if the log had dropped the entry of b
+    page = await store.read_events(QUEUE, after="2")
+    dropped = msgspec.structs.replace(page.events[0], kind="gap", job="", number=2, id="x-2-0")
+    await lane._ship(msgspec.structs.replace(page, events=(dropped, *page.events)))
+    assert shelf.order[:3] == [("accepted", 1), ("mark", 1), ("gap", 2)]

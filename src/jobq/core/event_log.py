@@ -380,6 +380,21 @@ def passed(position: str, end: str) -> bool:
     )
 
 
+def before(position: str) -> str:
+    """A position right before the entry at `position`, in every shard: reading after it starts
+    with that entry."""
+    return joined([_before(place) for place in position.split(",")])
+
+
+def _before(place: str) -> str:
+    first, *rest = order(place)
+    if not rest:
+        return str(max(0, first - 1))
+    if rest[0]:
+        return f"{first}-{rest[0] - 1}"
+    return f"{first - 1}-{'9' * 18}" if first else "0"  # 18 digits: the longest that is a position
+
+
 def order(place: str) -> tuple[int, ...]:
     """A sort key for the places of one shard."""
     return tuple(map(int, place.split("-")))

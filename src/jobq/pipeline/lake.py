@@ -2,7 +2,7 @@
 
     LAKE/events/day=…/hour=…/…    a table; the others are next to it (`tables.py`)
     LAKE/_jobq/state.json         finished batches, hours to derive again, totals
-    LAKE/_jobq/batches/day=…/     a JSON file about each batch
+    LAKE/_jobq/batches/day=…/     a JSON file about each batch, named by its arrival
     LAKE/_jobq/checkpoints/…      Spark's position in each source
     LAKE/_jobq/writer.json        the current writer (`lock.py`)
     LAKE/_staging/SESSION/…       unfinished files
@@ -67,6 +67,7 @@ class LakeState(msgspec.Struct, frozen=True, kw_only=True):
     max_at_ms: int = 0  # time of the latest event
     dirty: tuple[str, ...] = ()  # hours whose derived tables are out of date, as paths
     pending: Pending | None = None  # the batch that is being published
+    arrivals: int = 0  # batches that were published, of all runs
     horizon: str | None = None  # retention has removed all days before this one
 
 
@@ -194,7 +195,9 @@ class Lake:
 
     def _commit(self, pending: Pending) -> None:
         now, name = time.time(), _batch(pending).name
+        arrival = self.state.arrivals + 1
         note = {
+            "arrival": arrival,
             "run": pending.run,
             "batch": pending.number,
             "at_ms": int(now * 1000),
@@ -202,7 +205,8 @@ class Lake:
         }
         line = msgspec.json.encode({**note, "hours": pending.hours}).decode()
         day = time.strftime("%Y-%m-%d", time.gmtime(now))
-        self.files.write(f"{self.root}/_jobq/batches/day={day}/{name}.json", line)
+        path = f"{self.root}/_jobq/batches/day={day}/{arrival:012d}-{name}.json"
+        self.files.write(path, line)
         self.save(
             msgspec.structs.replace(
                 self.state,
@@ -210,6 +214,7 @@ class Lake:
                 done={**self.state.done, pending.run: pending.number},
                 max_at_ms=max(self.state.max_at_ms, pending.max_at_ms),
                 dirty=tuple(sorted({*self.state.dirty, *pending.hours})),
+                arrivals=arrival,
                 pending=None,
             )
         )

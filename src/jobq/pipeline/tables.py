@@ -81,6 +81,12 @@ _DAY = _C("day", "date", "the day (UTC)")
 _HOUR = _C("hour", "int", "the hour of the day (UTC)")
 _WHO = (_C("tenant", "string", "the tenant"), _C("queue", "string", "the queue"))
 
+_ARRIVAL = _C(
+    "arrival",
+    "bigint",
+    "the batch that brought the row, counted from 1 in each lake; null in rows of jobq 0.2",
+)
+
 ERASED = "erased"
 """The kind of a tombstone: an event whose content `jq-pipeline erase` has removed.
 
@@ -138,6 +144,7 @@ EVENTS = Table(
             "map<string,string>",
             "fields that this version of jobq does not know, as text; null if there are none",
         ),
+        _ARRIVAL,
     ),
     (_DAY, _HOUR),
 )
@@ -325,6 +332,23 @@ SLO = Table(
     (_DAY,),
 )
 
+MARKS = Table(
+    "marks",
+    "How far each log was shipped: every event up to `number` was written to the partition before "
+    "the mark. What is missing below the lowest mark of all partitions is lost, not late.",
+    (
+        *_WHO,
+        _C("log", "string", "the log, as it appears in event ids"),
+        _C("shard", "int", "the shard of the log"),
+        _C("number", "bigint", "the number of the last event before the mark"),
+        _C("partition", "int", "the partition of the topic with the mark; 0 for files"),
+        _C("partitions", "int", "how many partitions got the mark"),
+        _C("at", "timestamp", "when the last event before the mark happened"),
+        _ARRIVAL,
+    ),
+    (_DAY,),
+)
+
 QUARANTINE = Table(
     "quarantine",
     "Records that are not valid events, with the reason. They never stop the stream, and no other "
@@ -338,6 +362,9 @@ QUARANTINE = Table(
             "only the fields of an event (the file in `origin` has the whole line)",
         ),
         _C("origin", "string", "where the record came from: a file, or topic/partition/offset"),
+        _C("tenant", "string", "the tenant, if the record names one"),
+        _C("queue", "string", "the queue, if the record names one"),
+        _ARRIVAL,
     ),
     (_C("day", "date", "the day on which the record was read (UTC)"),),
 )
@@ -351,6 +378,7 @@ TABLES: tuple[Table, ...] = (
     TASK_HOUR,
     ERRORS,
     SLO,
+    MARKS,
     QUARANTINE,
 )
 BY_NAME: dict[str, Table] = {table.name: table for table in TABLES}

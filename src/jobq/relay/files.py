@@ -6,6 +6,10 @@ old enough (`?max_mb=64&max_seconds=10`). So readers only see complete files tha
 Every page is on disk (fsync) before it is acknowledged. If a relay dies, the next relay that opens
 the folder finishes its file: it cuts off an incomplete last line and publishes the rest. The events
 of that line were not acknowledged, so they are sent again.
+
+A mark (`core.marks`) must not be visible before the events that it speaks of. Another relay may
+have written some of them to a file that is still hidden. So a mark waits until all files that were
+hidden when it came are published.
 """
 
 from __future__ import annotations
@@ -26,6 +30,8 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 from jobq.core import wire
 from jobq.core.checks import did_you_mean
 from jobq.core.event_records import EventRecord
+from jobq.core.marks import Mark
+from jobq.core.marks import encode as encode_mark
 from jobq.core.redact import redacted_url
 from jobq.errors import ConfigError
 from jobq.relay.targets import Rejected, TargetUnavailable
@@ -56,6 +62,10 @@ class FilesTarget:
         self._path = Path()
         self._since = 0.0
         self._count = 0
+        # Marks by log and shard: those that wait for `_before_marks`, and those that came later.
+        self._marks: dict[tuple[str, int], Mark] = {}
+        self._before_marks: set[Path] = set()
+        self._later_marks: dict[tuple[str, int], Mark] = {}
         # A threading lock: after a task is cancelled, its work in a thread continues.
         self._lock = threading.Lock()
 
@@ -109,6 +119,24 @@ class FilesTarget:
                 f"{self.name}: could not write {len(events)} events: {e}"
             ) from e
         return []
+
+    async def mark(self, marks: Sequence[Mark]) -> None:
+        """Write the marks as soon as no file of another relay is in their way."""
+        await self._published(lambda: self._add_marks(marks))
+
+    def _add_marks(self, marks: Sequence[Mark]) -> None:
+        self._later_marks |= {(mark.log, mark.shard): mark for mark in marks}
+        self._write_marks()
+
+    def _write_marks(self) -> None:
+        if not self._marks and self._later_marks:
+            self._open()  # publishes what dead relays left
+            self._before_marks = {*self.folder.glob(f"{_GROWING}*")} - {self._path}
+            self._marks, self._later_marks = self._later_marks, {}
+        self._before_marks = {path for path in self._before_marks if path.exists()}
+        if self._marks and not self._before_marks:
+            self._append(b"".join(encode_mark(mark) + b"\n" for mark in self._marks.values()))
+            self._marks = {}
 
     def _locked(self, work: Callable[..., None], *args: bytes) -> None:
         with self._lock:
@@ -172,12 +200,22 @@ class FilesTarget:
             self._file = None
 
     async def tick(self) -> None:
-        """Publish the file if it is old enough. Raises TargetUnavailable if that fails."""
-        await self._published(self._rotate_if_due)
+        """Write marks, and publish the file if it is old enough.
+
+        Raises TargetUnavailable if that fails."""
+        await self._published(self._tend)
+
+    def _tend(self) -> None:
+        self._write_marks()
+        self._rotate_if_due()
 
     async def aclose(self) -> None:
         """Publish the current file."""
-        await self._published(self._finish)
+        await self._published(self._end)
+
+    def _end(self) -> None:
+        self._write_marks()
+        self._finish()
 
     async def _published(self, work: Callable[[], None]) -> None:
         try:

@@ -5,6 +5,8 @@ sets options of librdkafka: `kafka://host:9092,host2:9092/topic?security.protoco
 come from the environment: JQ_KAFKA_SASL_MECHANISM (default PLAIN), JQ_KAFKA_SASL_USERNAME and
 JQ_KAFKA_SASL_PASSWORD.
 
+Marks (`core.marks`) are written to every partition of the topic.
+
 Messages never expire. While Kafka is unavailable, the page stays in the producer's queue, in order
 and unacknowledged, and the store keeps all later events.
 """
@@ -17,7 +19,7 @@ import logging
 import os
 import threading
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Generic, TypeVar
 from urllib.parse import parse_qsl, urlsplit
 
 from confluent_kafka import KafkaError, KafkaException, Producer
@@ -25,11 +27,17 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 from jobq.core import wire
 from jobq.core.event_records import EventRecord
 from jobq.core.kafka import sasl
+from jobq.core.marks import Mark
+from jobq.core.marks import encode as encode_mark
 from jobq.core.redact import redacted_url
 from jobq.errors import ConfigError
 from jobq.relay.targets import Rejected, TargetUnavailable
 
 log = logging.getLogger("jobq.relay.kafka")
+
+T = TypeVar("T")
+
+_ANSWER_S = 10.0  # seconds to wait for the list of partitions: longer than an election of leaders
 
 # Errors of a message that Kafka would reject every time.
 _PERMANENT = frozenset(
@@ -109,11 +117,15 @@ class KafkaTarget:
         """Queue the page in the producer and wait for every delivery report."""
         await self.open()
         assert self._producer is not None
-        delivery = _Delivery(asyncio.get_running_loop(), len(events))
+        delivery: _Delivery[EventRecord] = _Delivery(asyncio.get_running_loop(), len(events))
         rejected = [
             Rejected(event, why)
             for event in events
-            if (why := await self._produce(event, delivery))
+            if (
+                why := await self._produce(
+                    wire.encode(event), delivery.callback(event), key=wire.key(event)
+                )
+            )
         ]
         delivery.give_up(len(rejected))
         try:
@@ -138,14 +150,47 @@ class KafkaTarget:
         self.problem = None
         return rejected
 
-    async def _produce(self, event: EventRecord, delivery: _Delivery) -> str | None:
-        """Queue one message. Returns the reason if Kafka can never accept it, otherwise None."""
+    async def mark(self, marks: Sequence[Mark]) -> None:
+        """Write the marks to all partitions that the topic has now."""
+        await self.open()
+        partitions = await asyncio.to_thread(self._partitions)
+        places = [(mark, partition) for mark in marks for partition in partitions]
+        delivery: _Delivery[Mark] = _Delivery(asyncio.get_running_loop(), len(places))
+        for mark, partition in places:
+            value = encode_mark(mark, partition, len(partitions))
+            why = await self._produce(value, delivery.callback(mark), partition=partition)
+            if why:
+                raise TargetUnavailable(f"{self.name}: could not write a mark: {why}")
+        await delivery.done
+        if delivery.failed:
+            raise TargetUnavailable(
+                f"{self.name}: {len(delivery.failed)} of {len(places)} marks were not delivered: "
+                f"{delivery.failed[0][1].str()}"
+            )
+
+    def _partitions(self) -> list[int]:
+        """The partitions of the topic, asked every time: somebody may have added some, and a mark
+        that is missing in one of them would claim too much."""
         assert self._producer is not None
-        value, key = wire.encode(event), wire.key(event)
+        try:
+            topic = self._producer.list_topics(self.topic, timeout=_ANSWER_S).topics[self.topic]
+        except KafkaException as e:
+            raise TargetUnavailable(f"{self.name}: {e.args[0].str()}") from e
+        if topic.error is not None or not topic.partitions:
+            raise TargetUnavailable(f"{self.name}: the topic has no partitions: {topic.error}")
+        return sorted(topic.partitions)
+
+    async def _produce(
+        self, value: bytes, on_delivery: Any, *, key: bytes | None = None, partition: int = -1
+    ) -> str | None:
+        """Queue one message. Returns the reason if Kafka can never accept it, otherwise None.
+
+        Without a partition, the key chooses it."""
+        assert self._producer is not None
         while True:
             try:
                 self._producer.produce(
-                    self.topic, value=value, key=key, on_delivery=delivery.callback(event)
+                    self.topic, value=value, key=key, partition=partition, on_delivery=on_delivery
                 )
                 return None
             except BufferError:  # the producer's queue is full: wait for deliveries
@@ -178,22 +223,22 @@ def _serve(producer: Producer, retired: threading.Event) -> None:
     producer.flush(2.0)
 
 
-class _Delivery:
+class _Delivery(Generic[T]):
     """Counts the delivery reports of one page. They arrive on the producer's thread."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, expected: int) -> None:
         self.done: asyncio.Future[None] = loop.create_future()
-        self.failed: list[tuple[EventRecord, KafkaError]] = []
+        self.failed: list[tuple[T, KafkaError]] = []
         self._loop, self._left = loop, expected
         self._lock = threading.Lock()
         self._finish_if_none_left(0)
 
-    def callback(self, event: EventRecord) -> Any:
+    def callback(self, sent: T) -> Any:
         """The delivery callback of one message."""
 
         def report(error: KafkaError | None, _message: object) -> None:
             if error is not None:
-                self.failed.append((event, error))
+                self.failed.append((sent, error))
             self._finish_if_none_left(1)
 
         return report

@@ -7,6 +7,10 @@ time, so its events stay in order. Queues are shipped concurrently.
 Of several relays, one leads each queue (`store.lead`). It renews its leadership while the target is
 unavailable. A relay that loses the leadership stops sending, and the new leader sends the page
 again.
+
+When the target has stored everything up to a number, the relay writes a mark (`core.marks`): every
+few seconds, whenever it has caught up, and before a gap. Consumers use it to tell a lost event from
+a late one.
 """
 
 from __future__ import annotations
@@ -20,7 +24,11 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from jobq.core.event_records import EventPage
+import msgspec
+
+from jobq.core import marks
+from jobq.core.event_log import before, gap
+from jobq.core.event_records import EventPage, EventRecord
 from jobq.core.records import QueueName
 from jobq.errors import StoreUnavailable
 from jobq.relay.rejected import RejectedEvents
@@ -30,6 +38,7 @@ from jobq.stores.base import Store
 
 log = logging.getLogger("jobq.relay")
 
+_MARK_S = 30.0  # seconds that writing marks may take before the relay goes on without them
 BEGINNING = "0"  # the position before the oldest event of a log
 
 
@@ -42,8 +51,9 @@ class Relay:
 
     `name` is the reader whose position the store keeps: use one name per target. `who` names this
     relay in elections. `page` is the number of events per page. `lease` is how long a leadership
-    lasts without renewal, and `poll` the pause when there is nothing to ship, both in seconds.
-    `rejected` is the file of events that the target rejects for good."""
+    lasts without renewal, `poll` the pause when there is nothing to ship, and `mark_every` the
+    interval of marks while there is always something to ship, all in seconds. `rejected` is the
+    file of events that the target rejects for good."""
 
     def __init__(
         self,
@@ -55,12 +65,14 @@ class Relay:
         page: int = 2000,
         lease: float = 15.0,
         poll: float = 0.5,
+        mark_every: float = 5.0,
         rejected: Path = Path("jq-relay-refused.jsonl"),
         clock: Callable[[], int] = _now_ms,
     ) -> None:
         self.store, self.target, self.name = store, target, name
         self.who = who or f"{socket.gethostname()}-{os.getpid()}-{os.urandom(3).hex()}"
         self.page, self.lease_ms, self.poll, self.clock = page, int(lease * 1000), poll, clock
+        self.mark_every, self._marked_at = mark_every, time.monotonic()
         self.rejected = RejectedEvents(rejected)
         self._lanes: dict[QueueName, _Lane] = {}
         self._others = 0
@@ -82,6 +94,7 @@ class Relay:
             *(lane.tick() for lane in self._lanes.values()), return_exceptions=True
         )
         self._others = sum(not lane.leads for lane in self._lanes.values())
+        await self._mark_if_due(caught_up=not any(passes))
         await self._tend_target()
         # Raised only when every lane is done: a lane that still sends during the next pass would
         # break the order of events.
@@ -97,6 +110,28 @@ class Relay:
         except OSError as e:  # TargetUnavailable is one
             self._problem = str(e)
             log.warning("%s", e)
+
+    async def _mark_if_due(self, *, caught_up: bool) -> None:
+        """Write the marks of all queues at once. The next pass retries failures."""
+        if not caught_up and time.monotonic() - self._marked_at < self.mark_every:
+            return
+        self._marked_at = time.monotonic()
+        lanes = [lane for lane in self._lanes.values() if lane.unmarked]
+        if lanes:
+            with contextlib.suppress(TargetUnavailable):
+                await self.mark(*lanes)
+
+    async def mark(self, *lanes: _Lane) -> None:
+        """Write the marks of some queues. Raises TargetUnavailable if that fails."""
+        due = {lane: lane.unmarked for lane in lanes}
+        try:
+            async with asyncio.timeout(_MARK_S):
+                await self.target.mark([mark for found in due.values() for mark in found])
+        except (TargetUnavailable, TimeoutError) as e:
+            log.warning("could not write marks, retrying: %s", e or "no reply")
+            raise TargetUnavailable(f"{self.target.name}: could not write marks") from e
+        for lane, found in due.items():
+            lane.marked |= {mark.shard: mark.number for mark in found}
 
     async def drain(self) -> int:
         """Ship everything that is there. Returns the number of events."""
@@ -152,7 +187,16 @@ class _Lane:
         self.leads = False
         self._elected_at = 0.0  # monotonic time of the last won election
         self.position: str | None = None
+        self.reached: dict[int, marks.Mark] = {}  # by shard: what the target has stored
+        self.marked: dict[int, int] = {}  # by shard: the number of the last mark
         self.status = QueueStatus(tenant=queue.tenant, queue=queue.queue)
+
+    @property
+    def unmarked(self) -> list[marks.Mark]:
+        """The marks that the target does not have yet."""
+        return [
+            mark for mark in self.reached.values() if self.marked.get(mark.shard) != mark.number
+        ]
 
     async def tick(self) -> int:
         """Ship one page, if this relay leads the queue."""
@@ -160,6 +204,7 @@ class _Lane:
             return 0
         if self.position is None:
             self.position = await self._registered()
+            self.reached = await self._shipped_before()
         page = await self.relay.store.read_events(
             self.queue, after=self.position, limit=self.relay.page
         )
@@ -198,9 +243,27 @@ class _Lane:
             else await store.ack_events(self.queue, name, BEGINNING) or BEGINNING
         )
 
+    async def _shipped_before(self) -> dict[int, marks.Mark]:
+        """The marks of the last events that this reader acknowledged, if the log still has them.
+
+        The relay that shipped them may have died before it wrote their marks."""
+        if self.position is None or not self.position.strip("0-,"):
+            return {}
+        page = await self.relay.store.read_events(
+            self.queue, after=before(self.position), until=self.position
+        )
+        return marks.reached(event for event in page.events if event.kind != "gap")
+
     async def _ship(self, page: EventPage) -> int:
         """Send a page and acknowledge it. Renews the leadership while the target is slow."""
         relay = self.relay
+        if self.unmarked and any(event.kind == "gap" for event in page.events):
+            # Before the gap, because a gap excuses all missing numbers since the last mark.
+            try:
+                await relay.mark(self)
+            except TargetUnavailable as e:
+                self._note(problem=str(e))
+                return 0
         sending = asyncio.ensure_future(relay.target.send(page.events))
         try:
             rejected = await self._wait(sending)
@@ -224,8 +287,11 @@ class _Lane:
                 rejected[0].why,
                 relay.rejected.path,
             )
+            if not await self._sent_gaps(rejected):
+                return 0
         await relay.store.ack_events(self.queue, relay.name, page.position)
         self.position = page.position
+        self.reached |= marks.reached(page.events)
         # More events may follow, none older than the last one sent. Only an empty page proves that
         # nothing is left, and sets the lag to 0.
         lag = max(0, relay.clock() - page.events[-1].at_ms)
@@ -236,6 +302,19 @@ class _Lane:
             problem=None,
         )
         return len(page.events)
+
+    async def _sent_gaps(self, rejected: list[Rejected]) -> bool:
+        """Send a gap in place of each rejected event, with its number and its id.
+
+        So consumers know why the number is missing. False if the target is unavailable."""
+        gaps = [_rejected_gap(event, why, self.relay.target.name) for event, why in rejected]
+        try:
+            await self._wait(asyncio.ensure_future(self.relay.target.send(gaps)))
+        except TargetUnavailable as e:
+            self._note(problem=str(e))
+            log.warning("%s", e)
+            return False
+        return self.leads
 
     async def _wait(self, sending: asyncio.Future[list[Rejected]]) -> list[Rejected] | None:
         """Wait for the target. Returns rejected events, or None if the leadership was lost."""
@@ -274,3 +353,17 @@ class _Lane:
             lag_ms=old.lag_ms if lag_ms is None else lag_ms,
             problem=problem,
         )
+
+
+def _rejected_gap(event: EventRecord, why: str, target: str) -> EventRecord:
+    found = gap(
+        marks.log_of(event.id),
+        event.position,
+        event.queue,
+        event.at_ms,
+        f"rejected by {target}: {why}",
+        shard=event.shard,
+        number=event.number,
+        incarnation="",
+    )
+    return msgspec.structs.replace(found, id=event.id)

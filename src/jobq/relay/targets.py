@@ -8,6 +8,7 @@ from typing import NamedTuple, Protocol
 from urllib.parse import urlsplit
 
 from jobq.core.event_records import EventRecord
+from jobq.core.marks import Mark
 from jobq.core.redact import redacted_url
 from jobq.errors import ConfigError, JobqError
 
@@ -37,6 +38,12 @@ class Target(Protocol):
 
         Raises TargetUnavailable unless every other event is known to be stored. The caller then
         sends all of them again."""
+        ...
+
+    async def mark(self, marks: Sequence[Mark]) -> None:
+        """Store marks (`core.marks`), so that whoever reads a mark can read all events before it.
+
+        Raises TargetUnavailable unless they are stored, or will be without another call."""
         ...
 
     async def tick(self) -> None:

@@ -17,10 +17,9 @@ JOBS = struct(
         **dict.fromkeys(("created_at", "due_at", "started_at", "finished_at"), "timestamp"),
     }
 )
-# A store has no fields that this version does not know.
-EVENTS = struct(
-    {column.name: column.type for column in tables.EVENTS.body if column.name != "more"}
-)
+# A store has no fields that this version does not know, and its events came in no batch.
+_OF_THE_LAKE = ("more", "arrival")
+EVENTS = struct({c.name: c.type for c in tables.EVENTS.body if c.name not in _OF_THE_LAKE})
 LINES = struct({"value": "string", "origin": "string"})
 
 

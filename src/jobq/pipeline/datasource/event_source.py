@@ -5,6 +5,9 @@ task per queue reads the events. After a batch, the reader acknowledges its posi
 under the name of option `reader` (default `spark`). The store keeps events that the reader has not
 acknowledged. Two streams need two names.
 
+Of each log, a batch contains all events from its start to its end. With option `read` = `lines`, it
+says so by a mark (`core.marks`) per shard.
+
 A batch contains no event twice. For a partitioned queue, an event that arrives while a batch is
 read may also be in the next batch, with the same id.
 """
@@ -13,7 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -27,7 +30,7 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from jobq.client.log_reader import BEGINNING, LogReader
-from jobq.core import wire
+from jobq.core import marks, wire
 from jobq.core.event_log import passed
 from jobq.core.event_records import EventPage, EventRecord
 from jobq.core.records import QueueName
@@ -111,9 +114,11 @@ class EventsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         try:
             loop.run_until_complete(log.__aenter__())
             position: str | None = partition.start
+            reached: dict[int, marks.Mark] = {}
             while position is not None:
                 page = loop.run_until_complete(log.page(partition.queue, position, _PAGE))
                 events, position = _within(page, position, partition.end)
+                reached |= marks.reached(events)
                 if events:
                     yield pa.RecordBatch.from_arrays(
                         [
@@ -122,6 +127,8 @@ class EventsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                         ],
                         schema=schema,
                     )
+            if self.lines and reached:
+                yield pa.RecordBatch.from_arrays(_marks(reached.values()), schema=schema)
         finally:
             loop.run_until_complete(log.__aexit__(None, None, None))
             loop.close()
@@ -194,6 +201,11 @@ def _lines(events: Sequence[EventRecord]) -> list[list[Any]]:
         [wire.encode(event).decode() for event in events],
         [f"{e.queue.tenant}/{e.queue.queue}@{e.position}" for e in events],
     ]
+
+
+def _marks(reached: Iterable[marks.Mark]) -> list[pa.Array]:
+    lines = [(marks.encode(mark).decode(), "/".join(mark.queue)) for mark in reached]
+    return [pa.array(column, type=pa.string()) for column in zip(*lines, strict=True)]
 
 
 def _columns(events: Sequence[EventRecord]) -> list[list[Any]]:

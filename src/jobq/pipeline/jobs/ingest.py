@@ -1,4 +1,4 @@
-"""Add one batch of a source to the tables `events` and `quarantine`, without duplicates."""
+"""Add one batch of a source to `events`, `marks` and `quarantine`, without duplicates."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pyspark.sql import functions as F
 
 from jobq.pipeline.formats import PARQUET_OPTIONS, Part
 from jobq.pipeline.lake import Batch, Lake, Totals
-from jobq.pipeline.tables import EVENTS, QUARANTINE
+from jobq.pipeline.tables import EVENTS, MARKS, QUARANTINE
 from jobq.pipeline.transforms import dedupe, parse
 
 LATENESS_MS = 600_000
@@ -26,7 +26,8 @@ def ingest(lake: Lake, rows: DataFrame, batch: Batch) -> Totals:
         )
         return finished.totals if finished is not None and again else Totals()
     staged = lake.staging("batch")
-    _writer(parse.routed(rows)).partitionBy(parse.ROUTE, "day", "hour").parquet(staged)
+    routed = parse.routed(rows, lake.state.arrivals + 1)
+    _writer(routed).partitionBy(parse.ROUTE, "day", "hour").parquet(staged)
     new = _new_events(lake, f"{staged}/table=events")
     bad = f"{staged}/table=quarantine"
     quarantined = (
@@ -41,7 +42,11 @@ def ingest(lake: Lake, rows: DataFrame, batch: Batch) -> Totals:
         late=new.late,
         quarantined=quarantined,
     )
-    folders = {EVENTS.name: new.folder, QUARANTINE.name: bad}
+    folders = {
+        EVENTS.name: new.folder,
+        MARKS.name: f"{staged}/table=marks",
+        QUARANTINE.name: bad,
+    }
     lake.publish(
         batch, folders, totals, hours=new.hours if new.events else (), max_at_ms=new.max_at_ms
     )

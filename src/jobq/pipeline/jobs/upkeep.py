@@ -12,7 +12,7 @@ from jobq.pipeline.fs import File
 from jobq.pipeline.jobs.derive import derive
 from jobq.pipeline.lake import Lake
 from jobq.pipeline.slo import Target
-from jobq.pipeline.tables import ATTEMPTS, EVENTS, QUARANTINE, TABLES, Table
+from jobq.pipeline.tables import ATTEMPTS, EVENTS, MARKS, QUARANTINE, TABLES, Table
 
 TARGET_BYTES = 128 * 1024 * 1024  # the size of a Parquet row group, and of Spark's read splits
 
@@ -63,12 +63,12 @@ def _optimise(lake: Lake, space: DeltaSpace, table: Table) -> tuple[int, int] | 
 def retain(
     lake: Lake, *, keep_days: int, today: date | None = None, all_tables: bool = False
 ) -> dict[str, int]:
-    """Remove days older than `keep_days` from `events`, `attempts` and `quarantine`, or all tables.
+    """Remove days older than `keep_days` from the tables of rows, or from all tables.
 
     Returns the number of removed partitions per table. The first kept day is stored as the lake's
     horizon, so that the audit does not miss the first events of jobs that are older."""
     first = ((today or datetime.now(UTC).date()) - timedelta(days=keep_days)).isoformat()
-    tables = TABLES if all_tables else (EVENTS, ATTEMPTS, QUARANTINE)
+    tables = TABLES if all_tables else (EVENTS, ATTEMPTS, MARKS, QUARANTINE)
     removed: dict[str, int] = {}
     if any(part.day < first for part in lake.space.parts(EVENTS)):
         lake.save(

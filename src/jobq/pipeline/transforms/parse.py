@@ -5,15 +5,24 @@ from __future__ import annotations
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from jobq.core import wire
+from jobq.core import marks, wire
 from jobq.core.states import Kind, State
 from jobq.pipeline import tables
-from jobq.pipeline.tables import EVENTS, QUARANTINE, struct
+from jobq.pipeline.tables import EVENTS, MARKS, QUARANTINE, struct
 
 CORRUPT = "_corrupt"  # column in which Spark's JSON reader puts a line that it cannot parse
 LINE = "_line"  # column with the line itself, from sources that have it anyway
 
-_INTEGERS = {"life", "attempt", "failures", "stalls", "v", "shard"}
+_INTEGERS = {
+    "life",
+    "attempt",
+    "failures",
+    "stalls",
+    "v",
+    "shard",
+    "partition",
+    "partitions",
+}
 _LONGS = {"number"}
 
 
@@ -31,25 +40,23 @@ def _type(name: str) -> str:
 
 WIRE = struct(
     {
-        **{name: _type(name) for name in wire.FIELDS},
+        **{name: _type(name) for name in (*wire.FIELDS, *marks.FIELDS)},
         CORRUPT: "string",
     }
 )
-"""A line as Spark reads it: the fields of an event, and the line itself if it cannot be parsed."""
+"""A line as Spark reads it: the fields of an event or a mark, and the line if it is not JSON."""
 
 _REQUIRED = ("v", "id", "kind", "at_ms", "tenant", "queue", "job", "life", "attempt", "created_ms")
 # A tombstone is written by `jq-pipeline erase` only: from a source, it could hide a lost event.
-_KINDS = [
-    *(kind.value for kind in Kind),
-    *(kind for kind in tables.WITHOUT_JOB if kind != tables.ERASED),
-]
+_STATELESS = [*(kind for kind in tables.WITHOUT_JOB if kind != tables.ERASED), marks.MARK]
+_KINDS = [*(kind.value for kind in Kind), *_STATELESS]
 _STATES = [state.value for state in State]
 # The years 2000 and 2100. A clock outside is wrong.
 _EARLIEST_MS, _LATEST_MS = 946_684_800_000, 4_102_444_800_000
 _YEAR_10000_MS = 253_402_300_800_000  # a job may be due at any time that a datetime can represent
 _TIMES = ("created_ms", "due_ms", "started_ms", "finished_ms")
 
-EVENT, BAD = "events", "quarantine"
+EVENT, MARKED, BAD = EVENTS.name, MARKS.name, QUARANTINE.name
 ROUTE = "table"
 
 
@@ -77,8 +84,13 @@ def problem() -> Column:
         (~F.col("state").isin(_STATES), F.concat(F.lit("unknown state "), F.col("state"))),
         (~F.col("previous").isin(_STATES), F.concat(F.lit("unknown state "), F.col("previous"))),
         (
-            F.col("state").isNull() & ~F.col("kind").isin(tables.WITHOUT_JOB),
+            F.col("state").isNull() & ~F.col("kind").isin(_STATELESS),
             F.lit("state is missing"),
+        ),
+        (
+            (F.col("kind") == marks.MARK)
+            & (F.col("number") + F.col("partition") + F.col("partitions")).isNull(),
+            F.lit("the mark is incomplete"),
         ),
         (
             ~F.col("at_ms").between(_EARLIEST_MS, _LATEST_MS),
@@ -98,11 +110,11 @@ def problem() -> Column:
     return first
 
 
-def routed(rows: DataFrame) -> DataFrame:
-    """WIRE rows with the columns of EVENTS and QUARANTINE, and the `table` of each row.
+def routed(rows: DataFrame, arrival: int) -> DataFrame:
+    """WIRE rows with the columns of EVENTS, MARKS and QUARANTINE, and the `table` of each row.
 
-    Both tables share one DataFrame, so that a batch is read and parsed once. The write separates
-    them by the column `table`."""
+    `arrival` is the number of the batch. The tables share one DataFrame, so that a batch is read
+    and parsed once. The write separates them by the column `table`."""
     checked = rows.withColumn("problem", problem())
     good = F.col("problem").isNull()
     # Only for good rows: Spark raises an error for a number out of range, and the batch would fail
@@ -111,7 +123,11 @@ def routed(rows: DataFrame) -> DataFrame:
         f"{name.removesuffix('_ms')}_at": F.when(good, F.timestamp_millis(name)) for name in _TIMES
     }
     times["at"] = F.when(good, F.timestamp_millis("at_ms"))
-    made = {**times, "more": _unknown_fields() if LINE in rows.columns else _no_fields()}
+    made = {
+        **times,
+        "arrival": F.lit(arrival).cast("bigint"),
+        "more": _unknown_fields() if LINE in rows.columns else _no_fields(),
+    }
     body = [
         made.get(name, F.col(name)).alias(name) for name in (column.name for column in EVENTS.body)
     ]
@@ -120,10 +136,11 @@ def routed(rows: DataFrame) -> DataFrame:
     raw = F.when(~good, F.make_valid_utf8(F.coalesce(*lines, F.to_json(F.struct(*wire.FIELDS)))))
     return checked.select(
         *body,
+        *marks.FIELDS,
         F.col("problem"),
         raw.alias("raw"),
         F.when(~good, F.col("origin")).alias("origin"),
-        F.when(good, EVENT).otherwise(BAD).alias(ROUTE),
+        F.when(~good, BAD).when(F.col("kind") == marks.MARK, MARKED).otherwise(EVENT).alias(ROUTE),
         # Integer arithmetic: to_date and hour would look up the time zone for every row.
         F.when(good, F.date_from_unix_date(F.expr("int(at_ms div 86400000)")))
         .otherwise(F.current_date())
