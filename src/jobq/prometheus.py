@@ -77,6 +77,7 @@ class Metrics:
             return await call_next(job)
         of_task, jobs = families.of_task(job), len(job.batch) or 1
         of_task.active.inc(jobs)
+        of_task.wait(job)
         start = time.perf_counter()
         try:
             result = await call_next(job)
@@ -126,6 +127,13 @@ class _Families:
             registry=registry,
             buckets=buckets,
         )
+        self.waited = Histogram(
+            "jobq_wait_seconds",
+            "How long jobs waited for their first run, since they were due.",
+            _TASK,
+            registry=registry,
+            buckets=buckets,
+        )
         self.active = Gauge(
             "jobq_runs_active",
             "Jobs that run now.",
@@ -154,9 +162,17 @@ class _OfTask:
     def __init__(self, families: _Families, labels: tuple[str, str, str]) -> None:
         self.active = families.active.labels(*labels)
         self.seconds = families.seconds.labels(*labels)
+        self._waited = families.waited.labels(*labels)
         self._runs = {
             outcome: families.runs.labels(*labels, outcome) for outcome in get_args(Outcome)
         }
+
+    def wait(self, job: CurrentJob) -> None:
+        """Observe how long the jobs of a run waited, if it is their first."""
+        for each in job.batch or (job,):
+            lease = each._run.lease
+            if lease.attempt == 1 and lease.due_ms:
+                self._waited.observe(max(0, lease.started_ms - lease.due_ms) / 1000)
 
     def count(self, endings: Sequence[Ended]) -> None:
         for ended in endings:

@@ -268,3 +268,18 @@ async def test_a_time_that_passed_while_no_worker_ran_is_counted(
     assert warning.startswith(
         "schedule hourly of queue mail missed its time 2026-03-02T13:00:00+00:00: it made no job"
     )
+
+
+async def test_the_wait_for_the_first_run_is_observed_once_per_job(
+    queue: Queue, counted: Counted
+) -> None:
+    @queue.task(retry=NOW)
+    async def send() -> None:
+        if current_job().attempt == 1:
+            raise ValueError
+
+    job = await send.enqueue()
+    async with Worker(queue):
+        await job.wait(timeout=30)
+    assert counted("jobq_wait_seconds_count", task="send") == 1
+    assert counted.outcomes() == {"retried": 1, "completed": 1}

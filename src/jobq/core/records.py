@@ -165,6 +165,7 @@ class Lease(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     steps: Steps = ()  # what the job's steps have recorded in this life, ordered by name
     meta: dict[str, str] | None = None
     unreadable: bool = False  # the stored job cannot be read: fail it, do not run it
+    due_ms: int = 0  # since when it could start; 0: not known
     default_retries: int | None = None  # the queue's, if neither call nor task has a policy
 
 

@@ -11,6 +11,7 @@ import grpc.aio
 
 from jobq.server.guard import GuardedStore
 from jobq.server.principal import ANYONE, Principal
+from jobq.server.quotas import TenantRules
 from jobq.server.settings import ServerSettings
 from jobq.stores.base import Clock, Store
 
@@ -49,6 +50,8 @@ class ServerContext:
         self._guarded: dict[Principal, GuardedStore] = {}
         self.on_call: Callable[[str, grpc.StatusCode, float], None] | None = None
         """Is told of every call that ended: its method, its status and its seconds."""
+        self.guard: Callable[[Store, Principal, TenantRules], GuardedStore] = GuardedStore
+        """Makes the store of a principal. Metrics set one that counts."""
 
     async def guarded(self, context: grpc.aio.ServicerContext[Any, Any]) -> GuardedStore:
         """The store as the caller may use it.
@@ -65,7 +68,7 @@ class ServerContext:
         if found is None:
             if len(self._guarded) >= _MAX_GUARDED:
                 self._guarded.clear()
-            found = GuardedStore(self.store, principal, self.settings.tenants)
+            found = self.guard(self.store, principal, self.settings.tenants)
             self._guarded[principal] = found
         return found
 

@@ -251,6 +251,7 @@ def lease_of(
             expires_ms=expires,
             key=job.key,
             saved=job.saved,
+            due_ms=job.due_ms,
             default_retries=default_retries,
         )
     options = unpack_options(packed)
@@ -280,5 +281,6 @@ def lease_of(
         signals=signals,
         steps=steps,
         unreadable=options is BROKEN,
+        due_ms=job.due_ms,
         default_retries=default_retries,
     )

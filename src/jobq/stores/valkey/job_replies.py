@@ -62,7 +62,7 @@ def _first_run(
 ) -> Lease:
     """The lease of a job's first run. The record says everything about the job."""
     try:
-        created, _, life, name, key, options, payload = record_fields(rec)
+        created, due, life, name, key, options, payload = record_fields(rec)
     except BROKEN:
         return _unreadable(queue, id, rec, token, 1, started, expires)
     return Lease(
@@ -83,6 +83,7 @@ def _first_run(
         retry=options.retry,
         timeout_ms=options.timeout,
         meta=options.meta,
+        due_ms=due or created,
         default_retries=default_retries,
     )
 
@@ -93,7 +94,7 @@ def _lease(
     id, rec, packed_run, flat = parts
     run = run_fields(packed_run)
     try:
-        created, _, life, name, key, options, payload = record_fields(rec)
+        created, due, life, name, key, options, payload = record_fields(rec)
         more = extras(flat)
     except BROKEN:
         return _unreadable(queue, id, rec, run.token + mark, run.attempt, run.started, expires)
@@ -122,6 +123,7 @@ def _lease(
         signals=more.signals,
         steps=more.steps,
         meta=options.meta,
+        due_ms=run.due or due or created,
         default_retries=default_retries,
     )
 
