@@ -90,7 +90,10 @@ DRIVERS: dict[str, tuple[frozenset[str], str]] = {
     "opentelemetry": (frozenset({"otel"}), "OpenTelemetry"),
     "sentry_sdk": (frozenset({"sentry"}), "the Sentry SDK"),
     "structlog": (frozenset(), "a logging library, the application's choice"),
-    "cryptography": (frozenset({"encryption"}), "what payloads are encrypted with"),
+    "cryptography": (
+        frozenset({"encryption", "server"}),
+        "what payloads are encrypted with, and certificates read",
+    ),
     "watchfiles": (frozenset({"supervisor"}), "what --reload watches files with"),
     "pyspark": (frozenset({"pipeline"}), "Spark"),
     "pyarrow": (frozenset({"pipeline"}), "Arrow"),

@@ -169,7 +169,7 @@ def try_out(package: Path, version: str, folder: Path) -> None:
     say(f"{package.name}: the README's quickstart prints {EXPECTED!r}")
     status = run(bin / "jq-ctl", "--url", "sqlite:///mail.db", "-o", "json", "status", cwd=work)
     json.loads(status)
-    for command in ("jq-ctl", "jq-worker", "jq-relay", "jq-pipeline"):
+    for command in ("jq-ctl", "jq-worker", "jq-server", "jq-relay", "jq-pipeline"):
         if version not in (said := run(bin / command, "--version", cwd=work)):
             raise Refused(f"{package.name}: {command} --version printed {said!r}, not {version}")
     say(f"{package.name}: jq-ctl reads the store, and every command is version {version}")

@@ -9,10 +9,11 @@ import click
 import pytest
 
 from jobq.cli.ctl import main as ctl
+from jobq.cli.server import main as server
 from jobq.cli.worker import main as worker
 from jobq.relay.cli import main as relay
 
-ROOTS = {"jq-ctl": ctl, "jq-worker": worker, "jq-relay": relay}
+ROOTS = {"jq-ctl": ctl, "jq-worker": worker, "jq-server": server, "jq-relay": relay}
 if find_spec("pyspark"):
     from jobq.pipeline.cli import main as pipeline
 

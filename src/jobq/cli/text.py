@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-import re
 import unicodedata
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
 from rich.text import Text
 
+from jobq.core.durations import parse_duration as parse_duration
 from jobq.core.states import State
 
 STATE_STYLES: dict[State, str] = {
@@ -22,8 +22,6 @@ STATE_STYLES: dict[State, str] = {
     State.CANCELLED: "bright_black",
 }
 
-_UNITS_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 7 * 86_400_000}
-_PART = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d|w)")
 _SPARKS = "▁▂▃▄▅▆▇█"
 
 
@@ -37,22 +35,6 @@ def clean(value: object) -> str:
 def clean_lines(value: str) -> str:
     """Like `clean`, but keeps line breaks and tabs, for tracebacks and log lines."""
     return "".join(c if c in "\n\t" or unicodedata.category(c)[0] != "C" else "�" for c in value)
-
-
-def parse_duration(value: str) -> float:
-    """Parse `90`, `1.5`, `500ms`, `15m`, `1h30m` or `7d` into seconds. Raises ValueError."""
-    try:
-        seconds = float(value)
-    except ValueError:
-        parts = _PART.findall(value)
-        if not parts or "".join(n + unit for n, unit in parts) != value:
-            raise ValueError(
-                f"{value!r} is not a duration: use seconds, or e.g. 500ms, 90s, 15m, 1h30m, 7d"
-            ) from None
-        seconds = sum(float(n) * _UNITS_MS[unit] for n, unit in parts) / 1000
-    if not 0 <= seconds < 1e10:
-        raise ValueError(f"{value!r} is not a duration: it must be finite and not negative")
-    return seconds
 
 
 def duration(ms: float | None) -> str:

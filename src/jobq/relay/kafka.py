@@ -49,6 +49,9 @@ _PERMANENT = frozenset(
     }
 )
 
+_CHECK_S = 10.0
+"""Seconds that Kafka has to respond to `check`."""
+
 
 def _credentials() -> dict[str, str]:
     """Options of librdkafka for the credentials in the environment. The default is TLS."""
@@ -109,6 +112,20 @@ class KafkaTarget:
                 name="jq-relay-kafka",
                 daemon=True,
             ).start()
+
+    async def check(self) -> str:
+        """Ask Kafka for the topic. TargetUnavailable if it does not respond."""
+        await self.open()
+        assert self._producer is not None
+        try:
+            found = await asyncio.to_thread(self._producer.list_topics, self.topic, _CHECK_S)
+        except KafkaException as e:
+            why = self.problem or e.args[0].str()
+            raise TargetUnavailable(f"{self.name} does not respond: {why}") from e
+        topic = found.topics[self.topic]
+        if topic.error is not None:
+            return f"responds; the topic {self.topic} does not exist yet ({topic.error.str()})"
+        return f"responds; the topic {self.topic} has {len(topic.partitions)} partitions"
 
     def _on_error(self, error: KafkaError) -> None:
         self.problem = error.str()

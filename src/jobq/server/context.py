@@ -13,6 +13,7 @@ from jobq.server.guard import GuardedStore
 from jobq.server.principal import ANYONE, Principal
 from jobq.server.quotas import TenantRules
 from jobq.server.settings import ServerSettings
+from jobq.server.tokens import UnknownKey
 from jobq.stores.base import Clock, Store
 
 
@@ -23,6 +24,10 @@ class Authenticator(Protocol):
         """Who sends this token. Unauthenticated says what is wrong with it."""
         ...
 
+    async def look_for_key(self) -> bool:
+        """Look for new keys, because a token has an unknown one. True if there are any."""
+        ...
+
 
 class NoTokens:
     """The authenticator of a server that checks no tokens: every caller may do everything."""
@@ -30,6 +35,10 @@ class NoTokens:
     def principal(self, token: str | None) -> Principal:
         """Anyone."""
         return ANYONE
+
+    async def look_for_key(self) -> bool:
+        """There are no keys."""
+        return False
 
 
 class ServerContext:
@@ -57,9 +66,15 @@ class ServerContext:
         """The store as the caller may use it.
 
         The token is in the metadata `authorization: Bearer …`. Unauthenticated if it is missing,
-        wrong or expired.
+        wrong or expired. If its key is unknown, the server looks for new keys first.
         """
-        return self.guarded_by(bearer(context))
+        token = bearer(context)
+        try:
+            return self.guarded_by(token)
+        except UnknownKey:
+            if not await self._authenticator.look_for_key():
+                raise
+            return self.guarded_by(token)
 
     def guarded_by(self, token: str | None) -> GuardedStore:
         """The store as the sender of this token may use it."""

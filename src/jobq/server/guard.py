@@ -6,7 +6,8 @@ service has rules of its own. What belongs to another tenant looks as if it did 
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable, Sequence
+import time
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from itertools import compress
 from types import TracebackType
@@ -51,7 +52,7 @@ from jobq.core.records import (
 )
 from jobq.core.states import State
 from jobq.core.workers import Beat, WorkerRecord, WorkerRequest
-from jobq.errors import AccessDenied, JobNotFound
+from jobq.errors import AccessDenied, JobNotFound, Unauthenticated
 from jobq.server.access import CALLS as CALLS
 from jobq.server.access import CallRule as CallRule
 from jobq.server.principal import Principal, Scope
@@ -74,11 +75,19 @@ class GuardedStore:
     workers of two tenants never share a name.
     """
 
-    def __init__(self, store: Store, principal: Principal, tenants: TenantRules) -> None:
+    def __init__(
+        self,
+        store: Store,
+        principal: Principal,
+        tenants: TenantRules,
+        *,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
         self._store = store
         self._tenants = tenants
         self.principal = principal
         self.url = store.url
+        self._clock = clock
         self._allowed = frozenset(
             name for name, rule in CALLS.items() if principal.may(rule.scopes)
         )
@@ -86,7 +95,13 @@ class GuardedStore:
     # ── the rules ─────────────────────────────────────────────────────────────────────────────────
 
     def check(self, call: str) -> None:
-        """AccessDenied unless the principal's scopes allow the call."""
+        """AccessDenied unless the principal's scopes allow the call.
+
+        Unauthenticated if the token has expired, also in the middle of a long stream.
+        """
+        expires_s = self.principal.expires_s
+        if expires_s is not None and self._clock() >= expires_s:
+            raise Unauthenticated("the token has expired: connect again with a new one")
         if call not in self._allowed:
             self._refuse(call, CALLS[call].scopes)
 

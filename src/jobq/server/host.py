@@ -64,6 +64,8 @@ class Host:
         self._server = self._built()
         self._loops: list[Loop] = []
         self._tasks: list[asyncio.Task[None]] = []
+        self.on_stop: list[Callable[[], None]] = []
+        """Called when the server begins to stop, e.g. so that /readyz says so."""
         self._stopped = False
 
     def _built(self) -> grpc.aio.Server:
@@ -81,8 +83,13 @@ class Host:
         """Listen, and begin the upkeep."""
         settings = self.context.settings
         address = f"{_bracketed(settings.grpc_host)}:{settings.grpc_port}"
+        tls = settings.certificates
         try:
-            self.port = self._server.add_insecure_port(address)
+            self.port = (
+                self._server.add_insecure_port(address)
+                if tls is None
+                else self._server.add_secure_port(address, tls.credentials())
+            )
         except RuntimeError as e:
             raise ConfigError(f"cannot listen on {address}: is the port in use?") from e
         await self._server.start()
@@ -110,6 +117,8 @@ class Host:
             return
         self._stopped = True
         grace = self.context.settings.shutdown_grace_s if grace_s is None else grace_s
+        for notify in self.on_stop:
+            notify()
         await self._health.enter_graceful_shutdown()
         for service in self.services:
             service.drain()
@@ -120,6 +129,10 @@ class Host:
         if self._loops:
             with contextlib.suppress(Exception):  # another server leads after the ttl
                 await self._leader.resign()
+
+    async def stop_now(self) -> None:
+        """End all calls at once, while `stop` still waits for them."""
+        await self._server.stop(0)
 
     async def __aenter__(self) -> Host:
         await self.start()

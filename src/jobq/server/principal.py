@@ -24,6 +24,8 @@ class Principal(msgspec.Struct, frozen=True, kw_only=True):
     tenant: str | None
     """The tenant that the caller belongs to. None: every tenant."""
     scopes: frozenset[Scope]
+    expires_s: float | None = None
+    """When the token ends, in seconds since the epoch. None: never."""
 
     def may(self, needed: frozenset[Scope]) -> bool:
         """Whether one of the needed scopes is there. `admin` includes all others."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from jobq.server.quotas import TenantRules
+from jobq.server.tls import Certificates
 
 
 class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -21,6 +22,8 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
     """How long until another worker may take over a dead worker's jobs, unless a claim says so."""
     shutdown_grace_s: float = 30.0
     """How long calls may go on after the server was asked to stop."""
+    certificates: Certificates | None = None
+    """None: plaintext."""
     upkeep: bool = True
     """Whether the server does the store's upkeep and fires schedules."""
     tenants: TenantRules = msgspec.field(default_factory=TenantRules)

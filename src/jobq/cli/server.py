@@ -1,0 +1,168 @@
+"""`jq-server`: a queue service for several tenants and languages, over gRPC."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import Callable, Coroutine
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import click
+
+from jobq.cli.options import FAILED, USAGE, fail
+from jobq.console import logs
+from jobq.console.discreet import Discreet
+from jobq.core.version import __version__
+from jobq.errors import ConfigError, JobqError
+
+_HELP = """Serve a queue over gRPC, for workers, producers and operators.
+
+Without a configuration, jobs are in the file jobq.db, and only programs on this machine can
+connect. --config names a YAML file. Environment variables override the file: JQ_GRPC_PORT is
+grpc.port. Flags override both. Passwords and secrets come from the environment or from files.
+
+On SIGTERM or Ctrl-C the server accepts no new calls and lets running calls end, up to
+shutdown_grace_period. A second signal stops it at once. Workers reconnect to another server, and
+their jobs go on.
+
+\b
+Examples:
+  jq-server                                              # SQLite file, this machine only
+  jq-server --url postgresql://jq@db.example/jobs        # password in PGPASSWORD or a passfile
+  jq-server --config /etc/jobq/server.yaml --dry-run     # check everything, then exit
+  JQ_URL=valkey://localhost:6379 jq-server --grpc-port 50052
+"""
+
+
+@click.command(
+    "jq-server",
+    cls=Discreet,
+    help=_HELP,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
+)
+@click.option(
+    "--config",
+    metavar="FILE",
+    envvar="JQ_CONFIG",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="YAML file with the configuration.",
+)
+@click.option(
+    "--url",
+    metavar="URL",
+    help="Store that keeps the jobs. Default: JQ_URL, then store.url and db of the configuration, "
+    "then sqlite:///jobq.db.",
+)
+@click.option(
+    "--grpc-port",
+    type=click.IntRange(0, 65_535),
+    metavar="PORT",
+    help="Port of gRPC. 0 chooses a free one. Default: 50051.",
+)
+@click.option(
+    "--metrics-port",
+    type=click.IntRange(0, 65_535),
+    metavar="PORT",
+    help="Port of /metrics for Prometheus. Default: 9090.",
+)
+@click.option(
+    "--health-port",
+    type=click.IntRange(0, 65_535),
+    metavar="PORT",
+    help="Port of /healthz and /readyz. Default: 8080.",
+)
+@click.option(
+    "--log-level",
+    type=click.Choice(["trace", "debug", "info", "warn", "warning", "error"]),
+    help="Log level. Default: info.",
+)
+@click.option(
+    "--log-format",
+    type=click.Choice(logs.FORMATS),
+    help="text, or one JSON object per line. Default: text.",
+)
+@click.option(
+    "--insecure",
+    is_flag=True,
+    default=None,
+    help="Let everybody who can reach the server do everything, also from other machines.",
+)
+@click.option(
+    "--dry-run",
+    is_flag=True,
+    help="Check the configuration, the store, Kafka and the certificates, then exit.",
+)
+@click.version_option(__version__, prog_name="jq-server")
+def main(
+    config: Path | None,
+    url: str | None,
+    grpc_port: int | None,
+    metrics_port: int | None,
+    health_port: int | None,
+    log_level: str | None,
+    log_format: str | None,
+    insecure: bool | None,
+    dry_run: bool,
+) -> None:
+    """Serve a queue over gRPC."""
+    flags = {
+        "grpc.port": grpc_port,
+        "metrics.port": metrics_port,
+        "health.port": health_port,
+        "logging.level": log_level,
+        "logging.format": log_format,
+        "insecure": insecure,
+    }
+    try:
+        _main(config, url, flags, dry_run=dry_run)
+    except ConfigError as e:
+        fail(str(e), USAGE, e)
+    except JobqError as e:
+        fail(str(e), FAILED, e)
+
+
+def _main(config: Path | None, url: str | None, flags: dict[str, Any], *, dry_run: bool) -> None:
+    _check_installed()
+    from jobq.server.checkup import checkup
+    from jobq.server.config import load
+    from jobq.server.plan import plan
+    from jobq.server.run import run
+
+    loaded = load(config, os.environ, flags)
+    planned = plan(loaded, os.environ, url=url)
+    logs.configure(planned.log_level, planned.log_format)  # type: ignore[arg-type]
+    if dry_run:
+        good = True
+        for finding in asyncio.run(checkup(planned)):
+            click.echo(f"{'ok     ' if finding.good else 'PROBLEM'} {finding.what}")
+            good = good and finding.good
+        for warning in planned.warnings:
+            click.echo(f"warning {warning}")
+        raise SystemExit(0 if good else FAILED)
+    for warning in planned.warnings:
+        logging.getLogger("jobq.server").warning("%s", warning)
+    _run(run(planned))
+
+
+def _check_installed() -> None:
+    for needed in ("grpc", "grpc_health", "grpc_reflection", "jwt", "cryptography"):
+        if find_spec(needed) is None:
+            raise ConfigError(f"jq-server needs {needed}: pip install 'jobq[server]'")
+
+
+def _run(work: Coroutine[Any, Any, None]) -> None:
+    """Run the coroutine on uvloop if it is installed, otherwise on asyncio's event loop."""
+    try:
+        import uvloop
+    except ImportError:
+        run: Callable[[Coroutine[Any, Any, None]], None] = asyncio.run
+    else:
+        run = uvloop.run
+    run(work)
+
+
+if __name__ == "__main__":
+    main()

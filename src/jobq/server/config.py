@@ -1,0 +1,340 @@
+"""The configuration file of a server: its keys, and how the environment overrides them.
+
+Every key has an environment variable: `grpc.tls.cert_path` is `JQ_GRPC_TLS_CERT_PATH`. Passwords
+and secrets come from the environment or from files that the configuration names.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import yaml
+
+from jobq.core.checks import shown
+from jobq.errors import ConfigError
+from jobq.server.quotas import TenantLimits
+
+
+class _Section(msgspec.Struct, frozen=True, kw_only=True):
+    """A section of the file. None means that the file does not say."""
+
+
+class TlsConfig(_Section, frozen=True, kw_only=True):
+    """`grpc.tls`."""
+
+    enabled: bool | None = None
+    """Default: true if `cert_path` is set."""
+    cert_path: str | None = None
+    key_path: str | None = None
+    client_ca_path: str | None = None
+    """Clients need a certificate of this authority."""
+
+
+class GrpcConfig(_Section, frozen=True, kw_only=True):
+    """`grpc`: where the server listens."""
+
+    host: str | None = None
+    """Default: all addresses if callers are checked, else 127.0.0.1."""
+    port: int = 50051
+    tls: TlsConfig = TlsConfig()
+    max_message_bytes: int = 16 * 2**20
+    max_streams: int = 1_000
+
+
+class StoreConfig(_Section, frozen=True, kw_only=True):
+    """`store`: where jobs are kept, as a URL of any store."""
+
+    url: str | None = None
+    password_path: str | None = None
+    """A file with the password for the URL."""
+
+
+class DbConfig(_Section, frozen=True, kw_only=True):
+    """`db`: a PostgreSQL store. `store.url` overrides it."""
+
+    host: str | None = None
+    port: int = 5432
+    name: str = "jobqueue"
+    user: str | None = None
+    password: str | None = None
+    password_path: str | None = None
+    sslmode: str | None = None
+    pool_size: int | None = None
+    connect_timeout_ms: int | None = None
+
+
+class RedisConfig(_Section, frozen=True, kw_only=True):
+    """`redis`: a Valkey or Redis server beside PostgreSQL."""
+
+    addr: str | None = None
+    password: str | None = None
+    password_path: str | None = None
+    db: int = 0
+    connect_timeout_ms: int | None = None
+
+
+class KafkaProducerConfig(_Section, frozen=True, kw_only=True):
+    """`kafka.producer`."""
+
+    acks: str | int | None = None
+    compression: str | None = None
+
+
+class KafkaConsumerConfig(_Section, frozen=True, kw_only=True):
+    """`kafka.consumer`."""
+
+    group_id: str | None = None
+    auto_offset_reset: str | None = None
+
+
+class KafkaConfig(_Section, frozen=True, kw_only=True):
+    """`kafka`: where the server ships the event log."""
+
+    brokers: list[str] = []
+    topic: str = "jobq-events"
+    producer: KafkaProducerConfig = KafkaProducerConfig()
+    consumer: KafkaConsumerConfig = KafkaConsumerConfig()
+
+
+class SchedulerConfig(_Section, frozen=True, kw_only=True):
+    """`scheduler`."""
+
+    interval_ms: int | None = None
+    batch_size: int | None = None
+    assignment_timeout_s: float | None = None
+    worker_heartbeat_timeout_s: float = 15.0
+
+
+class PortConfig(_Section, frozen=True, kw_only=True):
+    """`metrics` and `health`."""
+
+    host: str | None = None
+    """Default: the address of gRPC."""
+    port: int | None = None
+
+
+class LoggingConfig(_Section, frozen=True, kw_only=True):
+    """`logging`."""
+
+    level: str = "info"
+    format: str = "text"
+
+
+class AuthConfig(_Section, frozen=True, kw_only=True):
+    """`auth`: which tokens the server accepts. Without a key it checks none."""
+
+    algorithms: list[str] = []
+    """Default: those that fit the key: RS256 and ES256 and EdDSA, or HS256 for a secret."""
+    issuer: str | None = None
+    audience: str | None = None
+    jwks_path: str | None = None
+    jwks_url: str | None = None
+    public_key_path: str | None = None
+    secret: str | None = None
+    secret_path: str | None = None
+    leeway_s: float = 30.0
+    tenant_claim: str = "tenant"
+    scopes_claim: str = "scope"
+    default_tenant: str | None = None
+    """The tenant of tokens without a tenant claim. Default: such tokens are refused."""
+
+
+class Config(_Section, frozen=True, kw_only=True):
+    """The whole file."""
+
+    grpc: GrpcConfig = GrpcConfig()
+    store: StoreConfig = StoreConfig()
+    db: DbConfig = DbConfig()
+    redis: RedisConfig = RedisConfig()
+    kafka: KafkaConfig = KafkaConfig()
+    scheduler: SchedulerConfig = SchedulerConfig()
+    metrics: PortConfig = PortConfig(port=9090)
+    health: PortConfig = PortConfig(port=8080)
+    logging: LoggingConfig = LoggingConfig()
+    auth: AuthConfig = AuthConfig()
+    tenants: dict[str, TenantLimits] = {}
+    """Limits by tenant. `default` is for all others."""
+    shutdown_grace_period: float | str = 30.0
+    insecure: bool = False
+
+
+SECRETS = frozenset({"db.password", "redis.password", "auth.secret"})
+"""Keys that may only be set by the environment. The file may have them, but empty."""
+
+IGNORED = {
+    "scheduler.interval_ms": "jobs start when they are due, because the store wakes workers",
+    "scheduler.batch_size": "a worker claims as many jobs as it has free slots",
+    "scheduler.assignment_timeout_s": "a job is never assigned without being claimed: "
+    "scheduler.worker_heartbeat_timeout_s is the time of a claim",
+    "db.pool_size": "the store opens as many connections as it has calls in flight, up to a few",
+    "db.connect_timeout_ms": "the store's own timeout is 10 s; store.url has ?timeout=seconds",
+    "kafka.producer.acks": "events are acknowledged by all in-sync replicas, always",
+    "kafka.consumer.group_id": "a server reads nothing from Kafka",
+    "kafka.consumer.auto_offset_reset": "a server reads nothing from Kafka",
+}
+"""Keys that are accepted and do nothing, and why. A value that asks for what is done anyway gives
+no warning."""
+
+_ALIASES = {"logging.level": "JQ_LOG_LEVEL", "logging.format": "JQ_LOG_FORMAT"}
+"""Variables that are named like the flag, as those of jq-worker are."""
+_AS_DONE = {"kafka.producer.acks": ("all", -1, "-1")}
+
+
+class Loaded(msgspec.Struct, frozen=True, kw_only=True):
+    """A configuration, and what an operator should know about it."""
+
+    config: Config
+    warnings: tuple[str, ...] = ()
+    given: frozenset[str] = frozenset()
+    """The keys that the file or the environment sets, e.g. `grpc.port`."""
+
+
+def load(
+    path: Path | None,
+    environment: Mapping[str, str],
+    flags: Mapping[str, Any] | None = None,
+) -> Loaded:
+    """Read the file. The environment overrides it, and flags override both.
+
+    `flags` are values by key; None is not given. ConfigError names the key.
+    """
+    tree = {} if path is None else _read(path)
+    where = "the configuration" if path is None else str(path)
+    _check_names(tree, Config, "", where)
+    _refuse_secrets(tree, where)
+    for key, kind in _leaves(Config):
+        value = environment.get(variable(key)) or environment.get(_ALIASES.get(key, ""))
+        if value:
+            _put(tree, key, value.split(",") if kind is list else value)
+    for key, chosen in (flags or {}).items():
+        if chosen is not None:
+            _put(tree, key, chosen)
+    given = frozenset(_given(tree))
+    warnings = tuple(
+        f"{key} does nothing here: {why}"
+        for key, why in IGNORED.items()
+        if key in given and _value(tree, key) not in _AS_DONE.get(key, ())
+    )
+    try:
+        config = msgspec.convert(tree, Config, strict=False)
+    except msgspec.ValidationError as e:
+        raise ConfigError(f"{where}: {_in_words(str(e))}") from None
+    return Loaded(config=config, warnings=warnings, given=given)
+
+
+def variable(key: str) -> str:
+    """The environment variable of a key."""
+    return "JQ_" + key.replace(".", "_").upper()
+
+
+def keys() -> list[str]:
+    """Every key of a configuration, e.g. `grpc.tls.cert_path`."""
+    return [key for key, _ in _leaves(Config)]
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        tree = yaml.safe_load(path.read_text())
+    except OSError as e:
+        raise ConfigError(f"cannot read {path}: {e.strerror}") from e
+    except (yaml.YAMLError, UnicodeDecodeError) as e:
+        raise ConfigError(f"{path} is not valid YAML: {' '.join(str(e).split())}") from e
+    if tree is None:
+        return {}
+    if not isinstance(tree, dict):
+        raise ConfigError(f"{path} must have sections such as grpc: and store:")
+    return tree
+
+
+def _sections(kind: type) -> dict[str, Any]:
+    return {field.name: field.type for field in msgspec.structs.fields(kind)}
+
+
+def _is_section(kind: Any) -> bool:
+    return isinstance(kind, type) and issubclass(kind, _Section)
+
+
+def _leaves(kind: type, prefix: str = "") -> Iterator[tuple[str, type]]:
+    for name, type_ in _sections(kind).items():
+        if _is_section(type_):
+            yield from _leaves(type_, f"{prefix}{name}.")
+        elif prefix or name != "tenants":
+            found = getattr(type_, "__origin__", None)
+            yield f"{prefix}{name}", list if found is list else str
+
+
+def _check_names(tree: dict[str, Any], kind: type, prefix: str, where: str) -> None:
+    """Refuse unknown keys, with the known key that is most like each. Drop empty sections."""
+    known = _sections(kind)
+    for name in list(tree):
+        if name not in known:
+            close = difflib.get_close_matches(str(name), known, n=1)
+            hint = f"did you mean {prefix}{close[0]}?" if close else f"known: {', '.join(known)}"
+            raise ConfigError(f"{where}: unknown key {prefix}{name}: {hint}")
+        value = tree[name]
+        if value is None:
+            del tree[name]
+        elif _is_section(known[name]):
+            if not isinstance(value, dict):
+                raise ConfigError(f"{where}: {prefix}{name} must be a section, not {shown(value)}")
+            _check_names(value, known[name], f"{prefix}{name}.", where)
+        elif name == "tenants" and not prefix:
+            _check_tenants(value, where)
+
+
+def _check_tenants(value: object, where: str) -> None:
+    if not isinstance(value, dict):
+        raise ConfigError(
+            f"{where}: tenants must map names to limits, e.g. acme: {{max_queues: 5}}"
+        )
+    for tenant, limits in value.items():
+        if not isinstance(limits, dict):
+            raise ConfigError(f"{where}: tenants.{tenant} must be a section")
+        _check_names(limits, TenantLimits, f"tenants.{tenant}.", where)
+
+
+def _refuse_secrets(tree: dict[str, Any], where: str) -> None:
+    for key in SECRETS:
+        if _value(tree, key):
+            raise ConfigError(
+                f"{where} contains {key}, which belongs in the environment: remove it and set "
+                f"{variable(key)}, or name a file with {key}_path"
+            )
+    url = _value(tree, "store.url")
+    if isinstance(url, str) and ":" in url.partition("://")[2].rpartition("@")[0]:
+        raise ConfigError(
+            f"{where}: store.url contains a password, which belongs in the environment: set JQ_URL "
+            "to the whole URL, or name a file with store.password_path"
+        )
+
+
+def _value(tree: Mapping[str, Any], key: str) -> Any:
+    found: Any = tree
+    for part in key.split("."):
+        found = found.get(part) if isinstance(found, dict) else None
+    return found
+
+
+def _put(tree: dict[str, Any], key: str, value: Any) -> None:
+    *path, last = key.split(".")
+    for part in path:
+        tree = tree.setdefault(part, {})
+    tree[last] = value
+
+
+def _given(tree: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
+    for name, value in tree.items():
+        if isinstance(value, dict):
+            yield from _given(value, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}"
+
+
+def _in_words(message: str) -> str:
+    """msgspec's message, with our name of the key in front."""
+    text, _, place = message.partition(" - at `$.")
+    return f"{place.rstrip('`')}: {text}" if place else text

@@ -1,0 +1,118 @@
+"""Runs a planned server until it is asked to stop."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import signal
+from collections.abc import AsyncIterator, Iterator
+
+from jobq.console.probes import Probes, Pulse, Route, healthz
+from jobq.core.redact import redacted_url
+from jobq.engine.signal_handlers import signals_caught
+from jobq.server.context import Authenticator, NoTokens, ServerContext
+from jobq.server.host import Host
+from jobq.server.plan import AuthPlan, Plan
+from jobq.server.readiness import Readiness
+from jobq.server.services import SERVICES
+from jobq.server.settings import ServerSettings
+from jobq.server.tls import Certificates
+from jobq.server.tokens import Tokens
+from jobq.stores import open_store
+from jobq.stores.base import Store
+
+log = logging.getLogger("jobq.server")
+
+
+async def run(plan: Plan) -> None:
+    """Serve until SIGTERM or SIGINT. A second signal stops at once."""
+    stopping, at_once = asyncio.Event(), asyncio.Event()
+
+    def caught(number: signal.Signals) -> None:
+        if stopping.is_set():
+            log.warning("%s again: stopping at once", number.name)
+            at_once.set()
+            return
+        log.info(
+            "%s: stopping; running calls get up to %g s; send it again to stop at once",
+            number.name,
+            plan.grace_s,
+        )
+        stopping.set()
+
+    with signals_caught(caught, last=True):
+        async with serving(plan) as host:
+            await stopping.wait()
+            await _stop(host, at_once)
+    log.info("stopped")
+
+
+async def _stop(host: Host, at_once: asyncio.Event) -> None:
+    """Stop in order, or at once if a second signal comes."""
+    slow = asyncio.ensure_future(host.stop())
+    fast = asyncio.ensure_future(at_once.wait())
+    await asyncio.wait({slow, fast}, return_when=asyncio.FIRST_COMPLETED)
+    fast.cancel()
+    if not slow.done():
+        await host.stop_now()
+    await slow
+
+
+@contextlib.asynccontextmanager
+async def serving(plan: Plan) -> AsyncIterator[Host]:
+    """A server that listens while the context is open. Its store is closed last."""
+    async with open_store(plan.store_url) as store, _authenticator(plan.auth) as authenticator:
+        log.info("jobs are in %s (from %s)", redacted_url(store.url), plan.store_from)
+        context = ServerContext(store, settings_of(plan), authenticator=authenticator)
+        host = Host(context, SERVICES)
+        with _probes(plan, store, host):
+            async with host:
+                yield host
+
+
+def settings_of(plan: Plan) -> ServerSettings:
+    """The settings of a planned server. ConfigError if its certificate cannot be used."""
+    return ServerSettings(
+        grpc_host=plan.host,
+        grpc_port=plan.port,
+        max_message=plan.max_message,
+        max_streams=plan.max_streams,
+        lease_ms=plan.lease_ms,
+        shutdown_grace_s=plan.grace_s,
+        certificates=None if plan.tls is None else Certificates(plan.tls),
+        tenants=plan.tenants,
+    )
+
+
+@contextlib.asynccontextmanager
+async def _authenticator(auth: AuthPlan | None) -> AsyncIterator[Authenticator]:
+    if auth is None:
+        yield NoTokens()
+        return
+    reading: asyncio.Task[None] | None = None
+    if auth.source is not None:
+        await auth.source.load()
+        reading = asyncio.create_task(auth.source.run())
+    try:
+        yield Tokens(auth.keys, auth.rules, source=auth.source)
+    finally:
+        if reading is not None:
+            reading.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await reading
+
+
+@contextlib.contextmanager
+def _probes(plan: Plan, store: Store, host: Host) -> Iterator[None]:
+    """Serve /healthz, /readyz and /metrics."""
+    loop = asyncio.get_running_loop()
+    ready = Readiness(store, loop)
+    host.on_stop.append(ready.stop)
+    routes: dict[tuple[str, int], dict[str, Route]] = {}
+    if plan.health is not None:
+        routes[plan.health] = {"/healthz": healthz(Pulse(loop)), "/readyz": ready.route()}
+    with contextlib.ExitStack() as stack:
+        for (address, port), found in routes.items():
+            stack.enter_context(Probes({port: found}, host=address))
+        yield
