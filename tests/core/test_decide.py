@@ -17,6 +17,7 @@ from jobq.core.control import (
     WaitForSignal,
 )
 from jobq.core.decide import Crashed, End, Raised, Released, Returned, TimedOut, Unknown, decide
+from jobq.core.failures import ReportedError
 from jobq.core.policies import Retry
 from jobq.core.records import (
     AnyOutcome,
@@ -292,3 +293,20 @@ def test_leaving_by_system_exit_is_a_failure_like_any_other() -> None:
     outcome = raised(SystemExit(1))
     assert isinstance(outcome, RetryLater)
     assert outcome.failure.type == "SystemExit"
+
+
+def test_a_reported_failure_keeps_its_words_and_its_reason() -> None:
+    error = ReportedError("IOError", "no route", "at send (mail.go:7)", reason="timeout")
+    outcome = decided(Raised(error))
+    assert isinstance(outcome, RetryLater)
+    failure = outcome.failure
+    assert (failure.reason, failure.type, failure.message) == ("timeout", "IOError", "no route")
+    assert failure.traceback == "at send (mail.go:7)"
+
+
+def test_a_reported_rejection_names_the_error_of_the_worker() -> None:
+    error = Reject("no such user")
+    error.__cause__ = ReportedError("NotFound", "no such user")
+    outcome = decided(Raised(error))
+    assert isinstance(outcome, Fail)
+    assert (outcome.failure.reason, outcome.failure.type) == ("rejected", "NotFound")

@@ -18,7 +18,7 @@ from jobq.core.control import (
     WaitForChildren,
     WaitForSignal,
 )
-from jobq.core.failures import bounded, describe, fingerprint, fingerprint_of
+from jobq.core.failures import ReportedError, bounded, describe, fingerprint, fingerprint_of
 from jobq.core.policies import UNDECLARED, Retry
 from jobq.core.records import (
     AnyOutcome,
@@ -209,11 +209,14 @@ def _raised(
                 saved=error.saved,
             )
         case Reject():
+            cause = error.__cause__ if isinstance(error.__cause__, ReportedError) else error
             return Fail(
-                queue=queue, id=id, token=token, failure=_failure(lease, error, "rejected", now_ms)
+                queue=queue, id=id, token=token, failure=_failure(lease, cause, "rejected", now_ms)
             )
         case RetryAfter():
             return _chosen(lease, error, retry, now_ms)
+        case ReportedError():
+            return _failed(lease, error, error.reason, retry, now_ms, random)
     return _failed(lease, error, "error", retry, now_ms, random)
 
 

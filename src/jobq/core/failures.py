@@ -11,6 +11,8 @@ import traceback
 from types import TracebackType
 from typing import NamedTuple
 
+from jobq.core.records import Reason
+
 MAX_MESSAGE = 2_000
 """Characters."""
 MAX_TRACEBACK = 4_096
@@ -49,8 +51,11 @@ class Description(NamedTuple):
 class ReportedError(Exception):
     """A failure that a worker in another language reported, in the words of that language."""
 
-    def __init__(self, type: str, message: str, traceback: str | None = None) -> None:
+    def __init__(
+        self, type: str, message: str, traceback: str | None = None, *, reason: Reason = "error"
+    ) -> None:
         super().__init__(message)
+        self.reason = reason
         self.description = Description(
             bounded(type or "Error", _MAX_TYPE),
             bounded(message),

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import grpc
+import grpc.aio
 from grpc import StatusCode
 
 from jobq import errors
@@ -118,11 +119,12 @@ def name_of(error: JobqError) -> str:
 
 def error_of(failed: grpc.RpcError) -> JobqError:
     """The error that a client raises for a call that failed."""
-    if not isinstance(failed, grpc.Call):
+    if not isinstance(failed, grpc.Call | grpc.aio.AioRpcError):
         return errors.StoreUnavailable(str(failed))
     code = failed.code()
     details = failed.details() or code.name
-    for key, value in failed.trailing_metadata() or ():
+    trailing: Any = failed.trailing_metadata()
+    for key, value in trailing or ():
         if key == ERROR and isinstance(value, str) and value in _BY_NAME:
             return _made(_BY_NAME[value], details)
     return _made(_BY_CODE.get(code, errors.StoreUnavailable), details)
