@@ -4,10 +4,12 @@ A push may be lost with its stream. The worker has not started such a job, so it
 neither as a failure nor as a stall. The server releases it in two cases:
 
 - The worker opens a stream again and does not name the job.
-- The lease of the job is about to end, and the worker was not heard of since the push.
+- The lease of the job is about to end, and the worker was not heard of since the push, or it was
+  heard of here and did not name the job.
 
 The server never releases a job because its stream broke: the worker may be running the job, and
-its confirmation may be lost.
+its confirmation may be lost. It may also send its heartbeats to another replica, which then renews
+the lease.
 
 Times are seconds of a monotonic clock, which the caller passes in.
 """
@@ -30,18 +32,36 @@ class Worker(NamedTuple):
     name: str
 
 
+class Push(NamedTuple):
+    """A job that was pushed under a lease."""
+
+    lease: LeaseRef
+    incarnation: str  # of the worker
+    started_ms: int  # the store's time of the claim
+    at: float
+    due: float
+
+
 class Pushed:
     """Which jobs of which workers are not confirmed."""
 
     def __init__(self) -> None:
-        self._open: dict[Worker, dict[LeaseRef, float]] = {}
+        self._open: dict[Worker, dict[LeaseRef, Push]] = {}
 
     def push(
-        self, worker: Worker, leases: Iterable[LeaseRef], *, now: float, lease_s: float
+        self,
+        worker: Worker,
+        leases: Iterable[tuple[LeaseRef, int]],
+        *,
+        incarnation: str,
+        now: float,
+        lease_s: float,
     ) -> None:
-        """Record jobs that are about to be pushed under leases of `lease_s`."""
+        """Record jobs that are about to be pushed: leases of `lease_s`, and when they began."""
         due = now + lease_s - min(MARGIN_S, lease_s / 4)
-        self._open.setdefault(worker, {}).update(dict.fromkeys(leases, due))
+        known = self._open.setdefault(worker, {})
+        for lease, started_ms in leases:
+            known[lease] = Push(lease, incarnation, started_ms, now, due)
 
     def confirm(self, worker: Worker, leases: Iterable[LeaseRef]) -> None:
         """The worker has these jobs, or they have ended."""
@@ -58,20 +78,36 @@ class Pushed:
         known = self._open.pop(worker, {})
         return [lease for lease in known if lease not in named]
 
-    def due(self, now: float) -> dict[Worker, list[LeaseRef]]:
+    def due(self, now: float) -> dict[Worker, list[Push]]:
         """Take the jobs whose leases are about to end."""
-        found: dict[Worker, list[LeaseRef]] = {}
+        found: dict[Worker, list[Push]] = {}
         for worker, known in list(self._open.items()):
-            late = [lease for lease, due in known.items() if due <= now]
+            late = [push for push in known.values() if push.due <= now]
             if late:
                 found[worker] = late
-                self.confirm(worker, late)
+                self.confirm(worker, [push.lease for push in late])
         return found
 
     def next_due(self) -> float | None:
         """When the first lease is about to end. None: all jobs are confirmed."""
-        return min((due for known in self._open.values() for due in known.values()), default=None)
+        return min(
+            (push.due for known in self._open.values() for push in known.values()), default=None
+        )
 
     def count(self, worker: Worker) -> int:
         """How many jobs of the worker are not confirmed."""
         return len(self._open.get(worker, ()))
+
+
+def is_unheard(
+    push: Push, *, heard_here: float | None, seen_ms: int | None, lease_s: float
+) -> bool:
+    """Whether a job that nobody confirmed can be released: no worker runs it.
+
+    `heard_here` is the time of the worker's last heartbeat at this server, which did not name the
+    job. A heartbeat that comes soon after the push may have been sent before it. `seen_ms` is when
+    any server last heard of the worker, in the store's time; None: the worker is gone.
+    """
+    if heard_here is not None and heard_here > push.at + lease_s / 3:
+        return True
+    return seen_ms is None or seen_ms <= push.started_ms

@@ -15,17 +15,24 @@
 
 In tests without an event loop: `with testing.use(billing) as jobs:`, then `jobs.sync.drain()`. To
 call a handler that uses `current_job()` without a queue: `with testing.fake_job():`. The fixtures
-of the pytest plugin are in `jobq_pytest`.
+of the pytest plugin are in `jobq_pytest`. `FakeWorker` is for tests of a jq-server, and needs the
+extra `grpc`.
 """
+
+from typing import TYPE_CHECKING, Any
 
 from jobq.api.dependencies import override
 from jobq.testing.clock import FakeClock
 from jobq.testing.fake_job import FakeJob, fake_job
 from jobq.testing.sandbox import Sandbox, SyncSandbox, queue, use
 
+if TYPE_CHECKING:
+    from jobq.testing.fake_worker import FakeWorker
+
 __all__ = [
     "FakeClock",
     "FakeJob",
+    "FakeWorker",
     "Sandbox",
     "SyncSandbox",
     "fake_job",
@@ -33,3 +40,12 @@ __all__ = [
     "queue",
     "use",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Import FakeWorker when it is used: other tests need no gRPC."""
+    if name == "FakeWorker":
+        from jobq.testing.fake_worker import FakeWorker
+
+        return FakeWorker
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,471 @@
+"""WorkerService: for workers in any language.
+
+Every call carries what it needs, so any replica of the server serves it: the session has what the
+worker registered with, and a lease names its job and proves the claim. A server remembers only the
+streams that it serves and the jobs that it pushed and nobody has confirmed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import secrets
+import time
+from collections.abc import AsyncIterator, Awaitable, Coroutine, Sequence
+from typing import Any
+
+import grpc.aio
+from grpc import StatusCode
+
+from jobq.core import checks
+from jobq.core.pace import Pace
+from jobq.core.records import AnyOutcome, Claim, Lease, LeaseRef, QueueName, Release
+from jobq.core.workers import Beat
+from jobq.engine.service import Outage
+from jobq.errors import InvalidJob, StoreUnavailable
+from jobq.rpc import convert_workers as convert
+from jobq.rpc.v1 import workers_pb2 as pb
+from jobq.server.context import ServerContext
+from jobq.server.guard import GuardedStore
+from jobq.server.handlers import Caller, Handlers, Refused
+from jobq.server.pushed import Push, Pushed, Worker, is_unheard
+from jobq.server.reports import QueueDefaults, outcomes_of, releases_of
+from jobq.server.sessions import Session, check_worker, made_name, new_session, read_session
+from jobq.server.streams import Beats, JobStream, check_credit
+
+log = logging.getLogger("jobq.server")
+
+MAX_WAIT_MS = 50_000
+"""How long a Claim may wait for jobs. Proxies cut calls that take a minute."""
+MIN_LEASE_MS = 1_000
+"""The shortest lease. A shorter one would end while its job is on its way."""
+MAX_LEASE_MS = 86_400_000
+"""The longest lease: a day. The jobs of a dead worker wait as long."""
+_MAX_CALL = 128
+"""Characters of the name of a call."""
+_OPEN_S = 10.0
+"""Seconds until the first message of a stream must have arrived."""
+# The lanes of a worker's calls (core.records.lane_of). Its stream claims in lane 0.
+_REPORTS, _CLAIMS = "/1", "/2"
+
+
+class WorkerService:
+    """The calls of WorkerService."""
+
+    name = "jobq.v1.WorkerService"
+
+    def __init__(self, context: ServerContext) -> None:
+        self._context = context
+        self._lease_ms = context.settings.lease_ms
+        self._beats = Beats(self._lease_ms / 1000)
+        self._handlers = Handlers(
+            context,
+            self,
+            pb.DESCRIPTOR.services_by_name["WorkerService"],
+            unbounded=frozenset({"Claim"}),
+        )
+        self._pace = Pace()
+        self._streams: dict[Worker, JobStream] = {}
+        self._pushed = Pushed()
+        self._defaults = QueueDefaults()
+        self._heard: dict[Worker, float] = {}  # last heartbeats of workers with unconfirmed jobs
+        self._releaser: asyncio.Task[None] | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._name = f"jq-server-{secrets.token_hex(6)}"
+        self._stopping = False
+
+    def register(self, server: grpc.aio.Server) -> None:
+        """Add the handlers to the server."""
+        self._handlers.register(server)
+
+    def drain(self) -> None:
+        """The server stops: push no more jobs, and end the streams."""
+        self._stopping = True
+        for stream in self._streams.values():
+            stream.stop()
+
+    # ── sessions ──────────────────────────────────────────────────────────────────────────────────
+
+    async def Register(self, request: pb.RegisterRequest, caller: Caller) -> pb.RegisterResponse:
+        """Announce a worker."""
+        tenant = caller.tenant(request.tenant)
+        session = new_session(
+            request.worker,
+            tenant,
+            tuple(request.queues),
+            concurrency=request.concurrency,
+            host=request.host,
+            pid=request.pid,
+            now_ms=self._context.clock(),
+            incarnation=(
+                read_session(request.session, request.worker, tenant).incarnation
+                if request.session
+                else None
+            ),
+        )
+        beat = await self._beat(caller.store, session, displace=request.displace)
+        if beat.displaced:
+            raise Refused(
+                StatusCode.ALREADY_EXISTS,
+                f"a worker named {session.worker!r} is alive: choose another name, or set displace "
+                "if it is an earlier process of this worker. The name of a dead worker is free "
+                f"after {self._ttl_ms / 1000:g} s",
+            )
+        return pb.RegisterResponse(
+            worker=session.worker,
+            session=session.text(),
+            heartbeat_ms=int(self._beats.every * 1000),
+            lease_ms=self._lease_ms,
+        )
+
+    async def Heartbeat(self, request: pb.HeartbeatRequest, caller: Caller) -> pb.HeartbeatResponse:
+        """Keep a worker alive, and renew the leases of the jobs it runs."""
+        tenant = caller.tenant(request.tenant)
+        session = read_session(request.session, request.worker, tenant)
+        running = convert.lease_refs(request.running, tenant, "running")
+        worker = Worker(tenant, session.worker)
+        self._pushed.confirm(worker, running)
+        if self._pushed.count(worker):
+            self._heard[worker] = time.monotonic()
+        # Renew first: a worker whose name was taken still runs its jobs.
+        states = await caller.store.extend(running, lease_ms=self._lease_ms) if running else []
+        beat = await self._beat(caller.store, session, active=len(running), paused=request.paused)
+        self._check_displaced(beat, session)
+        stream = self._streams.get(worker)
+        if stream is not None and stream.session.incarnation == session.incarnation:
+            stream.heartbeat(beat.request, paused=request.paused)
+        changed = [
+            pb.LeaseState(lease=convert.ref(ref), state=state)
+            for ref, state in zip(running, states, strict=True)
+            if state != "held"
+        ]
+        return pb.HeartbeatResponse(changed=changed, request=beat.request or "")
+
+    async def Deregister(
+        self, request: pb.DeregisterRequest, caller: Caller
+    ) -> pb.DeregisterResponse:
+        """Remove a worker."""
+        tenant = caller.tenant(request.tenant)
+        session = read_session(request.session, request.worker, tenant)
+        worker = Worker(tenant, session.worker)
+        stream = self._streams.get(worker)
+        if stream is not None and stream.session.incarnation == session.incarnation:
+            stream.close()
+        await self._release(self._pushed.reconnect(worker, ()))
+        await caller.store.retire(session.worker, incarnation=session.incarnation)
+        return pb.DeregisterResponse()
+
+    async def _beat(
+        self,
+        store: GuardedStore,
+        session: Session,
+        *,
+        active: int = 0,
+        paused: bool = False,
+        displace: bool = False,
+    ) -> Beat:
+        """Announce a worker to the store. Operators see at once that it drains."""
+        record = session.record(now_ms=self._context.clock(), active=active, paused=paused)
+        beat = await store.beat(record, ttl_ms=self._ttl_ms, displace=displace)
+        self._pace.heard(beat.workers)
+        if not beat.displaced and beat.request == "drain":
+            draining = session.record(
+                now_ms=self._context.clock(), active=active, paused=paused, draining=True
+            )
+            beat = await store.beat(draining, ttl_ms=self._ttl_ms)
+        return beat
+
+    @property
+    def _ttl_ms(self) -> int:
+        """How long a heartbeat is valid. A worker that misses three counts as dead."""
+        return int(3 * self._beats.every * 1000) + 1_000
+
+    def _check_displaced(self, beat: Beat, session: Session) -> None:
+        if beat.displaced:
+            raise Refused(
+                StatusCode.FAILED_PRECONDITION,
+                f"another worker has taken the name {session.worker!r}: its session is over. "
+                "Stop this worker, or register again",
+            )
+
+    # ── the job stream ────────────────────────────────────────────────────────────────────────────
+
+    async def StreamJobs(
+        self, requests: AsyncIterator[pb.StreamJobsRequest], caller: Caller
+    ) -> AsyncIterator[pb.StreamJobsResponse]:
+        """Push jobs to a worker within its credit."""
+        stream = await self._open(requests, caller)
+        worker = stream.worker
+        former = self._streams.get(worker)
+        self._streams[worker] = stream
+        if former is not None:
+            former.end(
+                Refused(StatusCode.ABORTED, f"worker {worker.name!r} has opened another stream")
+            )
+        try:
+            async for message in stream.replies(requests):
+                yield message
+        finally:
+            if self._streams.get(worker) is stream:
+                del self._streams[worker]
+
+    async def _open(
+        self, requests: AsyncIterator[pb.StreamJobsRequest], caller: Caller
+    ) -> JobStream:
+        """Take the first message."""
+        if self._stopping:
+            raise Refused(StatusCode.UNAVAILABLE, "the server stops: open a stream to another one")
+        try:
+            async with asyncio.timeout(_OPEN_S):
+                first = await anext(aiter(requests), None)
+        except TimeoutError:
+            raise Refused(
+                StatusCode.DEADLINE_EXCEEDED, f"no first message within {_OPEN_S:g} s: send open"
+            ) from None
+        if first is None or not first.HasField("open"):
+            raise InvalidJob("the first message of a stream must have open: the worker and session")
+        opened = first.open
+        tenant = caller.tenant(opened.tenant)
+        session = read_session(opened.session, opened.worker, tenant)
+        running = convert.lease_refs(opened.running, tenant, "open.running")
+        credit = check_credit(first.credit)
+        beat = await self._beat(caller.store, session, active=len(running))
+        self._check_displaced(beat, session)
+        worker = Worker(tenant, session.worker)
+        await self._release(self._pushed.reconnect(worker, set(running)))
+        stream = JobStream(
+            caller.store,
+            session,
+            lease_ms=self._lease_ms,
+            running=running,
+            credit=credit,
+            pushed=self._pushed,
+            pace=self._pace,
+            on_push=self._expect_confirmations,
+            beat=lambda stream: self._spawn(self._announce(caller.store, stream)),
+            release=lambda unsent: self._spawn(self._release_unsent(caller.store, worker, unsent)),
+        )
+        stream.heartbeat(beat.request, paused=False)
+        return stream
+
+    async def _announce(self, store: GuardedStore, stream: JobStream) -> None:
+        """Announce a worker whose heartbeats go to another replica."""
+        try:
+            active, paused = stream.credits.running, stream.paused
+            beat = await self._beat(store, stream.session, active=active, paused=paused)
+            self._check_displaced(beat, stream.session)
+        except StoreUnavailable:
+            pass  # the next message that says "alive" tries again
+        except Exception as error:
+            stream.end(error)
+        else:
+            stream.heartbeat(beat.request, paused=paused)
+
+    # ── jobs that nobody confirmed ────────────────────────────────────────────────────────────────
+
+    def _expect_confirmations(self) -> None:
+        if self._releaser is None or self._releaser.done():
+            self._releaser = self._spawn(self._release_unconfirmed())
+
+    async def _release_unconfirmed(self) -> None:
+        """Release pushed jobs that are not confirmed when their leases are about to end."""
+        while (due := self._pushed.next_due()) is not None:
+            await asyncio.sleep(max(0.0, due - time.monotonic()))
+            late = self._pushed.due(time.monotonic())
+            if late:
+                await self._release_late(late)
+
+    async def _release_late(self, late: dict[Worker, list[Push]]) -> None:
+        try:
+            seen = {each.incarnation: each.seen_ms for each in await self._context.store.workers()}
+        except StoreUnavailable as error:
+            log.warning("pushed jobs that nobody confirmed return as stalled: %s", error)
+            return
+        for worker, pushes in late.items():
+            heard = self._heard.pop(worker, None)
+            unheard = [
+                push.lease
+                for push in pushes
+                if is_unheard(
+                    push,
+                    heard_here=heard,
+                    seen_ms=seen.get(push.incarnation),
+                    lease_s=self._lease_ms / 1000,
+                )
+            ]
+            await self._release(unheard)
+            stream = self._streams.get(worker)
+            if stream is not None:
+                stream.end(
+                    Refused(
+                        StatusCode.UNAVAILABLE,
+                        f"{len(pushes)} jobs were not confirmed before their leases ended: open "
+                        "another stream, and name each job in `received` when it arrives",
+                    )
+                )
+
+    async def _release(self, leases: Sequence[LeaseRef]) -> None:
+        """Release jobs that were pushed and that no worker runs. An error costs them a stall."""
+        if not leases:
+            return
+        log.info("releasing %d jobs that no worker has confirmed", len(leases))
+        outcomes: list[AnyOutcome] = [
+            Release(queue=each.queue, id=each.id, token=each.token) for each in leases
+        ]
+        try:
+            await self._context.store.settle(outcomes, worker=self._name, call=secrets.token_hex(8))
+        except StoreUnavailable as error:
+            log.warning("pushed jobs that nobody confirmed return as stalled: %s", error)
+
+    async def _release_unsent(
+        self, store: GuardedStore, worker: Worker, unsent: Awaitable[Sequence[Lease]]
+    ) -> None:
+        """Release jobs that a stream has claimed and not sent, and stop waking its worker."""
+        leases = await unsent
+        outcomes = [Release(queue=each.queue, id=each.id, token=each.token) for each in leases]
+        if not outcomes and worker in self._streams:
+            return  # the worker has another stream here, and may sleep
+        outage = Outage(f"releasing jobs of worker {worker.name}")
+        call = f"{secrets.token_hex(8)}{_REPORTS}"
+        until = time.monotonic() + self._lease_ms / 1000
+        while time.monotonic() < until:
+            try:
+                await store.settle(outcomes, worker=worker.name, call=call)
+                break
+            except StoreUnavailable as error:
+                await asyncio.sleep(outage.failed(error))
+        if worker in self._streams:
+            self._streams[worker].stir()
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._over)
+        return task
+
+    def _over(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("a task of the worker service failed", exc_info=error)
+
+    # ── jobs ──────────────────────────────────────────────────────────────────────────────────────
+
+    async def Claim(self, request: pb.ClaimRequest, caller: Caller) -> pb.ClaimResponse:
+        """Claim jobs once."""
+        tenant = caller.tenant(request.tenant)
+        worker = check_worker(request.worker) if request.worker else made_name()
+        call = _call(request.call) + _CLAIMS
+        if not request.queues:
+            raise InvalidJob("queues is empty: name at least one queue to claim from")
+        convert.bounded(request.queues, "queues")
+        claim = Claim(
+            queues=tuple(
+                QueueName(tenant, checks.check_queue_name(queue)) for queue in request.queues
+            ),
+            limit=checks.check_int(request.limit or 1, "limit", low=1, high=convert.MAX_LEASES),
+            lease_ms=self._lease(request.lease_ms),
+            alone=not request.busy,
+        )
+        end = time.monotonic() + self._patience(request.wait_ms, caller)
+        while True:
+            settled = await caller.store.settle([], worker=worker, call=call, then=claim)
+            left_ms = int((end - time.monotonic()) * 1000)
+            if settled.leases or left_ms <= 0 or self._stopping:
+                break
+            if settled.asleep:
+                due_ms = left_ms if settled.next_due_ms is None else settled.next_due_ms
+                await caller.store.sleep(
+                    claim.queues,
+                    worker=worker,
+                    slots=claim.limit,
+                    timeout_ms=max(10, min(left_ms, due_ms, 5_000)),
+                )
+            else:  # a job on its last chance is next, and this worker is busy
+                await asyncio.sleep(min(1.0, left_ms / 1000))
+        if not settled.leases:
+            await self._stop_looking(caller.store, worker, call)
+        return pb.ClaimResponse(jobs=map(convert.lease, settled.leases))
+
+    async def _stop_looking(self, store: GuardedStore, worker: str, call: str) -> None:
+        """The call ends without a job: new work must not wake its worker."""
+        await store.settle([], worker=worker, call=f"end-{call}")
+
+    async def Report(self, request: pb.ReportRequest, caller: Caller) -> pb.ReportResponse:
+        """Settle runs."""
+        tenant = caller.tenant(request.tenant)
+        outcomes = await outcomes_of(
+            caller.store,
+            request.results,
+            tenant,
+            now_ms=self._context.clock(),
+            random=random.random,
+            defaults=self._defaults,
+        )
+        stale = await self._settle(caller, request.worker, tenant, outcomes, request.call)
+        return pb.ReportResponse(stale=stale)
+
+    async def Release(self, request: pb.ReleaseRequest, caller: Caller) -> pb.ReleaseResponse:
+        """Release jobs unfinished."""
+        tenant = caller.tenant(request.tenant)
+        leases = convert.lease_refs(request.leases, tenant, "leases")
+        delay_ms = checks.check_int(request.delay_ms, "delay_ms", high=checks.MAX_MS)
+        outcomes = await releases_of(caller.store, leases, delay_ms=delay_ms)
+        stale = await self._settle(caller, request.worker, tenant, outcomes, "")
+        return pb.ReleaseResponse(stale=stale)
+
+    async def _settle(
+        self, caller: Caller, name: str, tenant: str, outcomes: Sequence[AnyOutcome], call: str
+    ) -> list[pb.LeaseRef]:
+        """Apply outcomes. Returns those whose lease is lost."""
+        worker = Worker(tenant, check_worker(name) if name else self._name)
+        refs = [LeaseRef(each.queue, each.id, each.token) for each in outcomes]
+        self._pushed.confirm(worker, refs)
+        if not outcomes:
+            return []
+        settled = await caller.store.settle(
+            outcomes, worker=worker.name, call=_call(call) + _REPORTS
+        )
+        stream = self._streams.get(worker)
+        if stream is not None:
+            stream.ended(refs)
+            stream.stir()
+        return [convert.ref(ref) for ref in settled.stale]
+
+    async def Extend(self, request: pb.ExtendRequest, caller: Caller) -> pb.ExtendResponse:
+        """Renew leases."""
+        tenant = caller.tenant(request.tenant)
+        leases = convert.lease_refs(request.leases, tenant, "leases")
+        states = await caller.store.extend(leases, lease_ms=self._lease(request.lease_ms))
+        return pb.ExtendResponse(states=convert.states(leases, states))
+
+    async def Note(self, request: pb.NoteRequest, caller: Caller) -> pb.NoteResponse:
+        """Store progress, log lines and checkpoints."""
+        tenant = caller.tenant(request.tenant)
+        convert.bounded(request.notes, "notes")
+        notes = [convert.note(note, tenant) for note in request.notes]
+        states = await caller.store.note(notes)
+        return pb.NoteResponse(states=convert.states([note.lease for note in notes], states))
+
+    async def Exchange(
+        self, requests: AsyncIterator[pb.Frame], caller: Caller
+    ) -> AsyncIterator[pb.Frame]:
+        """Served by `server/exchange.py`, which is registered before this service."""
+        raise Refused(StatusCode.UNIMPLEMENTED, "this server does not serve the exchange stream")
+        yield pb.Frame()
+
+    def _lease(self, lease_ms: int) -> int:
+        return checks.check_int(
+            lease_ms or self._lease_ms, "lease_ms", low=MIN_LEASE_MS, high=MAX_LEASE_MS
+        )
+
+    def _patience(self, wait_ms: int, caller: Caller) -> float:
+        """Seconds that a claim waits: a little less than until the caller's deadline."""
+        seconds = checks.check_int(wait_ms, "wait_ms", high=MAX_WAIT_MS) / 1000
+        left = caller.time_left()
+        return seconds if left is None else min(seconds, left - 0.5)
+
+
+def _call(name: str) -> str:
+    """The name of a call. One that the server makes is never repeated."""
+    return checks.check_short_name(name, "call", _MAX_CALL) if name else secrets.token_hex(8)
