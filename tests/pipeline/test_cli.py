@@ -31,6 +31,7 @@ def run(where: Path, command: str) -> Result:
             "run --once --lake @/lake --source files://@/missing",
             "no events to read in @/missing",
         ),
+        ("run --once --lake @/lake --source sqlite:///@/typo.db", "typo.db does not exist"),
         ("run --once --lake @/lake --source valkey://localhost:1", "no reply from localhost:1"),
         (
             "load @/missing.parquet --queue q --task t --url sqlite:///@/jobs.db",

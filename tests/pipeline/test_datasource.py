@@ -72,19 +72,35 @@ def test_rows_that_are_written_twice_are_enqueued_once(
     assert with_queue(url, Queue.counts)[State.WAITING] == 1000
 
 
-def test_invalid_rows_are_reported_and_the_others_accepted(
+def test_an_invalid_row_fails_the_write_before_anything_of_its_partition_is_stored(
+    spark: SparkSession, url: str
+) -> None:
+    rows = [(n, -7 if n in (400, 450) else 1) for n in range(500)]
+    frame = spark.createDataFrame(rows, "n int, _priority int").coalesce(1)
+    with pytest.raises(Exception, match="2 of 500 rows of a partition") as failed:
+        write(frame, url)
+    assert "priority=-7" in str(failed.value)
+    assert '"n":400' in str(failed.value)
+    assert sum(with_queue(url, Queue.counts).values()) == 0
+
+
+def test_rejected_rows_are_kept_as_rows_and_the_others_accepted(
     spark: SparkSession, url: str, tmp_path: Path
 ) -> None:
-    frame = spark.createDataFrame([(1, 1), (2, -7), (3, None)], "n int, _priority int").coalesce(1)
-    write(frame, url, rejected=str(tmp_path / "rejected"), report=str(tmp_path / "report.json"))
-    assert json.loads((tmp_path / "report.json").read_text())["rejected"] == 1
-    (file,) = (tmp_path / "rejected").glob("*.jsonl")
-    kept = json.loads(file.read_text())
-    assert kept["row"] == {"n": 2, "_priority": -7}
-    assert "priority" in kept["why"]
-    assert with_queue(url, Queue.counts)[State.WAITING] == 2
-    with pytest.raises(Exception, match="1 rows are not valid jobs"):
-        write(frame, url, failOnRejected="true")
+    frame = spark.createDataFrame(
+        [(1, 1, {"a": "b"}), (2, -7, {"c": "d"}), (3, None, None)],
+        "n int, _priority int, labels map<string,string>",
+    ).coalesce(1)
+    for again in range(2):
+        write(frame, url, rejects=str(tmp_path / "rejects"), report=str(tmp_path / "report.json"))
+        report = json.loads((tmp_path / "report.json").read_text())
+        assert (report["rejected"], report["accepted"]) == (1, 0 if again else 2)
+    jobs = with_queue(url, everything).values()
+    assert {job.kwargs["n"]: job.kwargs["labels"] for job in jobs} == {1: {"a": "b"}, 3: None}
+    kept = spark.read.parquet(str(tmp_path / "rejects"))
+    assert kept.columns == ["n", "_priority", "labels", "_why"]
+    assert [(row.n, row.labels) for row in kept.collect()] == [(2, {"c": "d"})] * 2
+    assert "priority" in kept.first()._why  # type: ignore[union-attr]
 
 
 def test_jobs_are_read_with_results_and_filters_go_to_the_store(
@@ -194,10 +210,43 @@ def test_a_stream_becomes_jobs(spark: SparkSession, url: str, tmp_path: Path) ->
     assert {job.kwargs["n"] for job in with_queue(url, everything).values()} == {1, 2}
 
 
+@pytest.mark.parametrize(
+    ("columns", "options", "says"),
+    [
+        ("invoice string", {"id": "invoce"}, r"no column 'invoce' \(did you mean 'invoice'\?\)"),
+        ("invoice string", {"rejected": "x"}, r'unknown .option\("rejected".*mean \'rejects\''),
+        ("_prioritiy string", {}, r"column '_prioritiy'.*\(did you mean '_priority'\?\)"),
+        ("_colour string", {}, "the options are _id, _task, _priority"),
+    ],
+)
+def test_a_write_refuses_what_it_would_ignore(
+    spark: SparkSession, url: str, columns: str, options: dict[str, str], says: str
+) -> None:
+    with pytest.raises(Exception, match=says):
+        write(spark.createDataFrame([("1",)], columns), url, **options)
+
+
+def test_a_read_that_can_only_be_empty_is_an_error(spark: SparkSession, url: str) -> None:
+    def load(**options: str) -> None:
+        given = {"url": url, "queue": "mail", **options}
+        spark.read.format("jobq").options(**given).load().collect()
+
+    with pytest.raises(Exception, match=r"no store at .*jobs.db does not exist"):
+        load()
+    with_queue(url, Queue.pause)
+    load()
+    with pytest.raises(Exception, match="state='done' is not one of delayed"):
+        load(state="failed,done")
+    with pytest.raises(Exception, match=r"no queue 'mial'.*\(did you mean 'mail'\?\)"):
+        load(queue="mial")
+    with pytest.raises(Exception, match=r'unknown .option\("sate".*\(did you mean \'state\'\?\)'):
+        load(sate="failed")
+    with pytest.raises(Exception, match=r'"pushdown", "yes".*use true or false'):
+        load(pushdown="yes")
+
+
 def test_a_missing_option_is_named_in_the_error(spark: SparkSession, url: str) -> None:
     with pytest.raises(Exception, match=r'needs .option\("queue"'):
         spark.range(1).write.format("jobq").option("url", url).mode("append").save()
-    with pytest.raises(Exception, match=r"no column 'invoce' \(did you mean 'invoice'\?\)"):
-        write(spark.createDataFrame([("i-1",)], "invoice string"), url, id="invoce")
     with pytest.raises(Exception, match="memory:// is visible in one process only"):
         spark.read.format("jobq").options(url="memory://", queue="mail").load().collect()

@@ -2,7 +2,8 @@
 
 kafka://HOST:PORT[,HOST:PORT…]/TOPIC   a topic, through Spark's Kafka connector
 files:///FOLDER or a path              JSON lines of `jq-relay`; also hdfs://, s3a://, …
-sqlite:///…, valkey://…, redis://…     the event log of a store, through format("jobq")
+sqlite:///…, valkey://…, redis://…,
+postgresql://…                         the event log of a store, through format("jobq")
 """
 
 from __future__ import annotations
@@ -32,6 +33,8 @@ STORES = (
     "rediss",
     "valkey+sentinel",
     "valkey+cluster",
+    "postgresql",
+    "postgres",
 )
 _FILE_SCHEMES = ("file", "hdfs", "s3a", "s3", "gs", "abfss", "abfs", "dbfs")
 
@@ -175,7 +178,9 @@ class StoreSource:
 
         Checks the store first, because Spark would wrap StoreUnavailable in an error of its own."""
         from jobq.pipeline.datasource import register
+        from jobq.pipeline.datasource.columns import check_exists
 
+        check_exists(self.url)
         asyncio.run(self._check())
         register(spark)
         reader = (

@@ -49,9 +49,10 @@ from jobq.pipeline.cli.group import open_spark, parse_settings, say, spark_optio
     "rows become new jobs.",
 )
 @click.option(
-    "--rejected",
+    "--rejects",
     metavar="FOLDER",
-    help="Folder for invalid rows, with the reason. Default: they are only counted.",
+    help="Folder for rows that are not valid jobs, as Parquet with the reason in the column _why; "
+    "all other rows are enqueued. Default: one invalid row fails the command.",
 )
 @spark_options
 def load(
@@ -65,14 +66,17 @@ def load(
     task: str | None,
     id_columns: str | None,
     prefix: str | None,
-    rejected: str | None,
+    rejects: str | None,
     master: str | None,
     conf: tuple[str, ...],
 ) -> None:
     """Enqueue a job for each row of PATH.
 
     Columns become arguments. The columns _priority, _delay, _key, … become options of the job.
-    Loading the same rows again adds nothing. Exit code 1 if a row was rejected."""
+    Loading the same rows again adds nothing.
+
+    A row that is not a valid job fails the command before anything of its partition is enqueued.
+    Exit code 1 if a row was rejected, also with --rejects."""
     from jobq.pipeline.failures import as_config_error
     from jobq.pipeline.jobs.load import check_store
     from jobq.pipeline.jobs.load import load as load_rows
@@ -92,7 +96,7 @@ def load(
         "task": task,
         "id": id_columns,
         "prefix": prefix,
-        "rejected": rejected,
+        "rejects": rejects,
     }
     options = {name: value for name, value in given.items() if value}
     found = load_rows(spark, rows, options, report=say)

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
 
+from jobq.core.checks import did_you_mean
+from jobq.core.redact import redacted_url
 from jobq.errors import ConfigError
 from jobq.pipeline import tables
 from jobq.pipeline.tables import struct
@@ -23,6 +27,39 @@ EVENTS = struct({c.name: c.type for c in tables.EVENTS.body if c.name not in _OF
 LINES = struct({"value": "string", "origin": "string"})
 
 
+_ALWAYS = ("url", "tenant", "queue")
+_OF_SPARK = ("checkpointLocation", "path", "queryName")  # Spark passes its own options of streams
+
+
+def check_options(
+    options: Mapping[str, str], known: Iterable[str], *, stream: bool = False
+) -> None:
+    """Raise ConfigError for an option that nothing reads, because it is most likely a typo.
+
+    Spark passes the names of options in lower case."""
+    names = {name.lower(): name for name in (*_ALWAYS, *known, *(_OF_SPARK if stream else ()))}
+    for given in options:
+        if given.lower() not in names:
+            near = did_you_mean(given.lower(), names)
+            raise ConfigError(
+                f'unknown .option("{given}", …) of format("jobq")'
+                + (near or f": the options are {', '.join(sorted(names.values()))}")
+            )
+
+
+def lowered(options: Mapping[str, str]) -> dict[str, str]:
+    """The options with their names in lower case."""
+    return {name.lower(): value for name, value in options.items()}
+
+
+def flag(options: Mapping[str, str], name: str) -> bool:
+    """An option that is true or false. The default is false."""
+    value = lowered(options).get(name.lower(), "false")
+    if value.lower() not in ("true", "false"):
+        raise ConfigError(f'.option("{name}", "{value}"): use true or false')
+    return value.lower() == "true"
+
+
 def required(options: Mapping[str, str], name: str) -> str:
     """Get a mandatory option. Spark passes the names of options in lower case."""
     value = options.get(name.lower()) or options.get(name)
@@ -37,6 +74,23 @@ def store_url(options: Mapping[str, str]) -> str:
     if url.startswith("memory:"):
         raise ConfigError(
             "memory:// is visible in one process only, and Spark's workers are other processes: "
-            "use sqlite:/// or valkey://"
+            "use sqlite:///, valkey:// or postgresql://"
         )
     return url
+
+
+def existing_store_url(options: Mapping[str, str]) -> str:
+    """Get the URL of a store to read. Raises ConfigError if it is a file that does not exist."""
+    url = store_url(options)
+    check_exists(url)
+    return url
+
+
+def check_exists(url: str) -> None:
+    """Raise ConfigError if a SQLite file does not exist: to open it would make an empty store."""
+    parts = urlsplit(url)
+    path = Path(unquote(parts.path.removeprefix("/")))
+    if parts.scheme == "sqlite" and not path.exists():
+        raise ConfigError(
+            f"no store at {redacted_url(url)}: the file {path.absolute()} does not exist"
+        )

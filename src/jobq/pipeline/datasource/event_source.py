@@ -31,10 +31,18 @@ from pyspark.sql.streaming.datasource import (
 
 from jobq.client.log_reader import BEGINNING, LogReader
 from jobq.core import marks, wire
+from jobq.core.checks import check_choice
 from jobq.core.event_log import passed
 from jobq.core.event_records import EventPage, EventRecord
 from jobq.core.records import QueueName
-from jobq.pipeline.datasource.columns import EVENTS, LINES, store_url
+from jobq.errors import ConfigError
+from jobq.pipeline.datasource.columns import (
+    EVENTS,
+    LINES,
+    check_options,
+    existing_store_url,
+    lowered,
+)
 
 _PAGE = 5_000  # events per call to the store
 _MAX_EVENTS = 1_000_000  # events per batch, unless maxEventsPerTrigger is set
@@ -65,10 +73,16 @@ class EventsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     earliest (default) or latest; reader."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
-        low = {name.lower(): value for name, value in options.items()}
-        self.url, self.tenant, self.queue = store_url(options), low.get("tenant"), low.get("queue")
-        self.max_events = int(low.get("maxeventspertrigger", _MAX_EVENTS))
-        self.from_now = low.get("startingposition", "earliest") == "latest"
+        check_options(
+            options, ("read", "maxEventsPerTrigger", "startingPosition", "reader"), stream=True
+        )
+        low = lowered(options)
+        self.url = existing_store_url(options)
+        self.tenant, self.queue = low.get("tenant"), low.get("queue")
+        self.max_events = _count(low.get("maxeventspertrigger", str(_MAX_EVENTS)))
+        start = low.get("startingposition", "earliest")
+        check_choice(start, "startingPosition", ("earliest", "latest"), error=ConfigError)
+        self.from_now = start == "latest"
         self.reader = low.get("reader", "spark")
         self.lines = low.get("read") == "lines"
         self.target: Offset | None = None
@@ -175,6 +189,12 @@ class EventsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         async with LogReader(self.url) as log:
             for name, position in end.items():
                 await log.acknowledge(_queue(name), self.reader, position)
+
+
+def _count(text: str) -> int:
+    if not text.isascii() or not text.isdigit() or int(text) == 0:
+        raise ConfigError(f'.option("maxEventsPerTrigger", "{text}"): use a number of at least 1')
+    return int(text)
 
 
 def _name(queue: QueueName) -> str:

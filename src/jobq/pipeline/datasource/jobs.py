@@ -21,9 +21,18 @@ from pyspark.sql.pandas.types import to_arrow_schema
 
 from jobq import Queue
 from jobq.api.info import JobInfo, Undecoded
+from jobq.client.log_reader import LogReader
+from jobq.core.checks import check_choice, did_you_mean
+from jobq.core.redact import redacted_url
 from jobq.core.states import State
-from jobq.errors import JobNotFound
-from jobq.pipeline.datasource.columns import JOBS, required, store_url
+from jobq.errors import ConfigError, JobNotFound
+from jobq.pipeline.datasource.columns import (
+    JOBS,
+    check_options,
+    existing_store_url,
+    flag,
+    required,
+)
 
 _BATCH = 2_000  # jobs per Arrow batch
 _MANY = ("state", "id")  # the store can filter by several values of these
@@ -43,12 +52,13 @@ class JobsReader(DataSourceReader):
     """Reads the jobs of one queue."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
+        check_options(options, ("read", "pushdown", *_MANY, *_ONE))
         self.url, self.queue, self.tenant = (
-            store_url(options),
+            existing_store_url(options),
             required(options, "queue"),
             options.get("tenant"),
         )
-        self.pushdown = options.get("pushdown", "false").lower() == "true"
+        self.pushdown = flag(options, "pushdown")
         self.wanted: dict[str, tuple[str, ...]] = {
             name: tuple(value.strip() for value in options[name].split(","))
             if name in _MANY
@@ -56,6 +66,20 @@ class JobsReader(DataSourceReader):
             for name in (*_MANY, *_ONE)
             if options.get(name)
         }
+        for state in self.wanted.get("state", ()):
+            check_choice(state, "state", tuple(State), error=ConfigError)
+        asyncio.run(self._check_queue())
+
+    async def _check_queue(self) -> None:
+        """Raise ConfigError if the store has no such queue: most likely, its name is misspelt."""
+        tenant = Queue(self.queue, self.url, tenant=self.tenant).tenant
+        async with LogReader(self.url) as log:
+            names = [found.queue for found in await log.queues(tenant)]
+        if self.queue not in names:
+            raise ConfigError(
+                f"there is no queue {self.queue!r} in {redacted_url(self.url)}"
+                f"{did_you_mean(self.queue, names)}"
+            )
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
         """Take over the filters that the store can apply. Spark applies the returned ones."""
