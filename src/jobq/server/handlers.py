@@ -15,7 +15,7 @@ import asyncio
 import logging
 import os
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Collection
 from contextlib import aclosing
 from typing import Any
 
@@ -101,9 +101,14 @@ class Handlers:
         service: object,
         descriptor: ServiceDescriptor,
         *,
-        unbounded: frozenset[str] = frozenset(),
+        methods: Collection[str] | None = None,
+        unbounded: Collection[str] = (),
     ) -> None:
-        """`unbounded`: calls that wait on purpose, so MAX_CALL_S does not apply to them."""
+        """`methods`: those that `service` has; None: all. `unbounded`: calls that wait on purpose,
+        so MAX_CALL_S does not apply to them."""
+        self._methods = [
+            method for method in descriptor.methods if methods is None or method.name in methods
+        ]
         self._context = context
         self._service = service
         self._descriptor = descriptor
@@ -111,8 +116,8 @@ class Handlers:
         self._sessions: dict[GuardedStore, Session] = {}
 
     def register(self, server: grpc.aio.Server) -> None:
-        """Add the handlers of all methods to a server. A method that is not there is a bug."""
-        handlers = {method.name: self._handler(method) for method in self._descriptor.methods}
+        """Add the handlers to a server. A method that the service does not have is a bug."""
+        handlers = {method.name: self._handler(method) for method in self._methods}
         generic = grpc.method_handlers_generic_handler(self._descriptor.full_name, handlers)
         server.add_generic_rpc_handlers((generic,))
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from jobq.server.exchange import ExchangeService
 from jobq.server.host import MakeService
+from jobq.server.jobs import JobService
 
-SERVICES: list[MakeService] = []
+SERVICES: list[MakeService] = [JobService, ExchangeService]

@@ -16,6 +16,8 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
     """0 chooses a free port."""
     max_message: int = 16 * 2**20
     """Bytes of one message. A batch of a thousand jobs of 10 kB fits, and memory stays bounded."""
+    max_payload: int = 2**20
+    """Bytes of the arguments of one job. Larger data belongs elsewhere, with a reference to it."""
     max_streams: int = 1_000
     """Calls that one connection may have open at a time."""
     lease_ms: int = 15_000
