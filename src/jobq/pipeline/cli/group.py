@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable
-from datetime import date
+from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -113,6 +113,19 @@ def parse_day(_: click.Context, option: click.Parameter, value: str | None) -> s
         return None if value is None else date.fromisoformat(value).isoformat()
     except ValueError:
         raise click.BadParameter(f"{value!r} is not a date: use YYYY-MM-DD", param=option) from None
+
+
+def parse_time(_: click.Context, option: click.Parameter, value: str | None) -> int | None:
+    """A time as milliseconds since the epoch. Without a zone, UTC."""
+    if value is None:
+        return None
+    try:
+        at = datetime.fromisoformat(value)
+    except ValueError:
+        raise click.BadParameter(
+            f"{value!r} is not a time: use e.g. 2026-11-16T14:30", param=option
+        ) from None
+    return int((at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp() * 1000)
 
 
 def parse_settings(pairs: tuple[str, ...], option: str = "--conf") -> dict[str, str]:

@@ -6,7 +6,13 @@ from pathlib import Path
 
 import click
 
-from jobq.pipeline.cli.group import lake_option, open_existing_lake, parse_day, spark_options
+from jobq.pipeline.cli.group import (
+    lake_option,
+    open_existing_lake,
+    parse_day,
+    parse_time,
+    spark_options,
+)
 from jobq.pipeline.session import require
 
 
@@ -37,7 +43,28 @@ from jobq.pipeline.session import require
     metavar="YYYY-MM-DD",
     help="Last day (UTC), included. Default: the latest in the lake.",
 )
-@click.option("--tenant", metavar="NAME", help="Only this tenant. Default: all.")
+@click.option(
+    "--tenant",
+    metavar="NAME",
+    help="Only this tenant. Default: all; the page itself can be filtered.",
+)
+@click.option("--queue", metavar="NAME", help="Only this queue. Default: all.")
+@click.option("--task", metavar="NAME", help="Only this task. Default: all.")
+@click.option(
+    "--compare-days",
+    type=click.IntRange(min=0),
+    default=7,
+    show_default=True,
+    metavar="N",
+    help="Compare with the period N days before. 0 compares with none.",
+)
+@click.option(
+    "--new-since",
+    callback=parse_time,
+    metavar="TIME",
+    help="Failures first seen from this time (UTC) on are new, e.g. the time of a deploy. Default: "
+    "24 hours before the latest event.",
+)
 @click.option(
     "--title", metavar="TEXT", default="jobq", show_default=True, help="Title of the page."
 )
@@ -49,29 +76,38 @@ def report(
     since: str | None,
     until: str | None,
     tenant: str | None,
+    queue: str | None,
+    task: str | None,
+    compare_days: int,
+    new_since: int | None,
     title: str,
     master: str | None,
     conf: tuple[str, ...],
 ) -> None:
-    """Write a self-contained HTML report.
+    """Write a report: one HTML file with charts and tables, without external resources.
 
-    It shows throughput, latency, errors and service levels."""
+    It shows throughput, latency, backlog, failures, service levels, cost and workers. The page
+    can be filtered by tenant, queue and task, and compared with an earlier period."""
+    from jobq.pipeline.insight.scope import Scope
     from jobq.pipeline.report import write_report
 
     if png:
         require("matplotlib", "report")
     opened = open_existing_lake(lake, master, conf)
-    write_report(
+    filled = write_report(
         opened,
         Path(out),
         png=Path(png) if png else None,
-        since=since,
-        until=until,
-        tenant=tenant,
+        scope=Scope(since=since, until=until, tenant=tenant, queue=queue, task=task),
+        days_back=compare_days,
+        new_since_ms=new_since,
         title=title,
     )
     opened.spark.stop()
-    click.echo(f"report: {out}" + (f", {png}" if png else ""))
+    if filled:
+        click.echo(f"report: {out}" + (f", {png}" if png else ""))
+    else:
+        click.echo(f"report: {out} (there are no events in this period)")
 
 
 @click.command()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import json
 import sys
-from datetime import UTC, datetime
 from typing import Any
 
 import click
@@ -15,23 +14,16 @@ from rich.markup import escape
 from rich.table import Table
 
 from jobq.core.printable import one_line
-from jobq.pipeline.cli.group import lake_option, open_existing_lake, parse_day, spark_options
+from jobq.pipeline.cli.group import (
+    lake_option,
+    open_existing_lake,
+    parse_day,
+    parse_time,
+    spark_options,
+)
 
 NAMES = ("dead-letters", "new-failures", "cost", "burn", "standouts", "workers", "trouble")
 """The views, here without an import of Spark. A test compares them with `insight.views`."""
-
-
-def _parse_time(_: click.Context, option: click.Parameter, value: str | None) -> int | None:
-    """A time as milliseconds since the epoch. Without a zone, UTC."""
-    if value is None:
-        return None
-    try:
-        at = datetime.fromisoformat(value)
-    except ValueError:
-        raise click.BadParameter(
-            f"{value!r} is not a time: use e.g. 2026-11-16T14:30", param=option
-        ) from None
-    return int((at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp() * 1000)
 
 
 @click.command()
@@ -44,7 +36,7 @@ def _parse_time(_: click.Context, option: click.Parameter, value: str | None) ->
 @click.option("--task", metavar="NAME", help="Only this task.")
 @click.option(
     "--after",
-    callback=_parse_time,
+    callback=parse_time,
     metavar="TIME",
     help="For new-failures: the time (UTC) of the deploy. Default: 24 hours before the latest "
     "event.",

@@ -14,7 +14,7 @@ from jobq.pipeline.insight.causes import Cause, dead_letters, new_failures
 from jobq.pipeline.insight.cost import costs
 from jobq.pipeline.insight.scope import Scope
 from jobq.pipeline.insight.standouts import Standout, TaskSums, standouts
-from jobq.pipeline.insight.workers import trouble, worker_use
+from jobq.pipeline.insight.workers import minutes, trouble, worker_use
 from jobq.pipeline.lake import Lake
 from jobq.pipeline.tables import ERRORS, SLO, TASK_HOUR, WORKER_MINUTE
 
@@ -93,7 +93,7 @@ def _cost(lake: Lake, asked: Question) -> list[Row]:
 
 
 def _workers(lake: Lake, asked: Question) -> list[Row]:
-    found = worker_use(asked.scope.rows(lake, WORKER_MINUTE), asked.limit)
+    found = worker_use(minutes(asked.scope.rows(lake, WORKER_MINUTE)), asked.limit)
     return [
         {
             **msgspec.structs.asdict(use),

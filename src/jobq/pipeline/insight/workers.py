@@ -6,7 +6,8 @@ import msgspec
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-_MINUTE = 60_000  # in milliseconds
+MINUTE_MS = 60_000
+"""Milliseconds of a minute: the slices of the table `worker_minute`."""
 
 
 class WorkerUse(msgspec.Struct, frozen=True, kw_only=True):
@@ -49,12 +50,18 @@ class Trouble(msgspec.Struct, frozen=True, kw_only=True):
         return (self.retried + self.failed + self.stalled) / self.runs
 
 
-def worker_use(worker_minutes: DataFrame, limit: int) -> list[WorkerUse]:
-    """The workers with the most busy time, of rows of `worker_minute`."""
-    minute = F.unix_millis("minute")
-    grouped = worker_minutes.groupBy("worker").agg(
-        F.min(minute).alias("first_ms"),
-        (F.max(minute) - F.min(minute) + _MINUTE).alias("present_ms"),
+def minutes(worker_minutes: DataFrame) -> DataFrame:
+    """Rows of `worker_minute` as slices, the form that `worker_use` and the report take."""
+    return worker_minutes.select(
+        "worker", F.unix_millis("minute").alias("at_ms"), "busy_ms", "covered_ms"
+    )
+
+
+def worker_use(slices: DataFrame, limit: int, slice_ms: int = MINUTE_MS) -> list[WorkerUse]:
+    """The workers with the most busy time, of the slices in which they ran jobs."""
+    grouped = slices.groupBy("worker").agg(
+        F.min("at_ms").alias("first_ms"),
+        (F.max("at_ms") - F.min("at_ms") + slice_ms).alias("present_ms"),
         F.sum("busy_ms").alias("busy_ms"),
         F.sum("covered_ms").alias("covered_ms"),
     )
