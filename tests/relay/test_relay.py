@@ -12,7 +12,7 @@ import pytest
 from jobq.core.event_records import EventRecord
 from jobq.core.marks import Mark
 from jobq.core.records import QueueName
-from jobq.errors import StoreUnavailable
+from jobq.errors import ConfigError, StoreUnavailable
 from jobq.relay import Relay
 from jobq.relay.targets import Rejected, TargetUnavailable
 from jobq.stores import open_store
@@ -156,6 +156,42 @@ async def test_a_queue_is_shipped_by_one_relay_and_taken_over_when_it_stops(
         now += 16_000
         assert await second.tick() == 1
     assert [event.job for event in shelf.taken] == ["a", "b"]
+
+
+async def test_drain_waits_for_the_leadership_of_a_dead_relay(store: Store, shelf: Shelf) -> None:
+    await put(store, "a")
+    assert await Relay(store, shelf, who="dead", lease=0.2).tick() == 1
+    await put(store, "b")
+    assert await Relay(store, shelf, who="next", lease=0.2, poll=0.02).drain() == 1
+    assert [event.job for event in shelf.taken] == ["a", "b"]
+
+
+async def test_drain_says_that_a_living_relay_ships_the_queue(store: Store, shelf: Shelf) -> None:
+    await put(store, "a")
+    assert await Relay(store, shelf, who="alive", lease=60).tick() == 1
+    await put(store, "b")
+    with pytest.raises(ConfigError, match=r"another relay with the name 'relay'.*0 events shipped"):
+        await Relay(store, shelf, who="next", lease=0.1, poll=0.02).drain()
+
+
+async def test_a_relay_says_at_its_first_start_that_events_were_dropped_before(
+    store: Store, shelf: Shelf, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await put(store, "a")
+    page = await store.read_events(QUEUE, after="0")
+    gap = msgspec.structs.replace(
+        page, events=(msgspec.structs.replace(page.events[0], kind="gap"),)
+    )
+
+    async def read(*_: object, **__: object) -> object:
+        return gap
+
+    monkeypatch.setattr(store, "read_events", read)
+    await Relay(store, shelf).tick()
+    assert "were dropped before this relay started" in caplog.text
+    caplog.clear()
+    await Relay(store, shelf).tick()
+    assert caplog.text == ""
 
 
 async def test_an_event_that_the_target_rejects_is_saved_and_counted(

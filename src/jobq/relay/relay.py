@@ -30,7 +30,7 @@ from jobq.core import marks
 from jobq.core.event_log import before, gap
 from jobq.core.event_records import EventPage, EventRecord
 from jobq.core.records import QueueName
-from jobq.errors import StoreUnavailable
+from jobq.errors import ConfigError, StoreUnavailable
 from jobq.relay.rejected import RejectedEvents
 from jobq.relay.status import QueueStatus, RelayStatus
 from jobq.relay.targets import Rejected, Target, TargetUnavailable
@@ -38,6 +38,7 @@ from jobq.stores.base import Store
 
 log = logging.getLogger("jobq.relay")
 
+_GRACE_S = 1.0  # seconds that `drain` waits beyond a lease: clocks and replies take their time
 _MARK_S = 30.0  # seconds that writing marks may take before the relay goes on without them
 BEGINNING = "0"  # the position before the oldest event of a log
 
@@ -134,11 +135,28 @@ class Relay:
             lane.marked |= {mark.shard: mark.number for mark in found}
 
     async def drain(self) -> int:
-        """Ship everything that is there. Returns the number of events."""
-        total = 0
-        while shipped := await self.tick():
-            total += shipped
-        return total
+        """Ship everything that is there. Returns the number of events.
+
+        A queue may belong to another relay of this name. If that relay is dead, its leadership
+        expires, so this waits for a little longer than a lease. Raises ConfigError if the other
+        relay is alive: then it is the one that ships the queue."""
+        total, deadline = 0, time.monotonic() + self.lease_ms / 1000 + _GRACE_S
+        while True:
+            while shipped := await self.tick():
+                total += shipped
+            others = [lane.queue for lane in self._lanes.values() if not lane.leads]
+            if not others:
+                return total
+            if time.monotonic() > deadline:
+                names = ", ".join(f"{queue.tenant}/{queue.queue}" for queue in others[:3])
+                raise ConfigError(
+                    f"{len(others)} queues ({names}{', …' if len(others) > 3 else ''}) are shipped "
+                    f"by another relay with the name {self.name!r}, which is running: stop it, or "
+                    f"choose another --name for another target ({total} events shipped)"
+                )
+            with contextlib.suppress(TimeoutError):  # a store does not tell when a lease expires
+                await asyncio.wait_for(self._stopping.wait(), self.poll)
+                return total
 
     async def _find_queues(self) -> None:
         for record in await self.store.queues():
@@ -237,11 +255,20 @@ class _Lane:
         """This reader's position in the log. A new reader starts at the oldest event."""
         store, name = self.relay.store, self.relay.name
         known = await store.ack_events(self.queue, name, None)
-        return (
-            known
-            if known is not None
-            else await store.ack_events(self.queue, name, BEGINNING) or BEGINNING
-        )
+        if known is not None:
+            return known
+        position = await store.ack_events(self.queue, name, BEGINNING) or BEGINNING
+        first = (await store.read_events(self.queue, after=position, limit=1)).events
+        if first and first[0].kind == "gap":
+            log.warning(
+                "events of queue %s of tenant %s were dropped before this relay started for the "
+                "first time, so an audit cannot prove anything about them. From now on, the store "
+                "keeps events for the reader %r",
+                self.queue.queue,
+                self.queue.tenant,
+                name,
+            )
+        return position
 
     async def _shipped_before(self) -> dict[int, marks.Mark]:
         """The marks of the last events that this reader acknowledged, if the log still has them.
