@@ -1,6 +1,6 @@
 # Every target does its own set-up; `make` alone lists them.
 .DEFAULT_GOAL := help
-.PHONY: help demo test check format pairs fuzz faults bench bench-peers bench-postgres bench-pipeline clean setup release hooks test-store test-django coverage
+.PHONY: help demo test check format pairs fuzz faults bench bench-peers bench-postgres bench-pipeline clean setup release hooks test-store test-server test-django coverage
 SHELL := /bin/sh
 
 VENV  := .venv
@@ -36,6 +36,10 @@ test: check  ## everything CI runs: check, then the tests
 
 test-store: $(STAMP)  ## the tests that run on any store, on one: make test-store STORE=sqlite
 	@$(PYTEST) $(PYTEST_ARGS) src/jobq/stores/conformance tests/core tests/api tests/engine --store $(or $(STORE),sqlite) $(ARGS)
+
+test-server: $(STAMP)  ## the contract suite over grpc://, on servers that keep jobs in SQLite, Valkey and PostgreSQL; and their pair matrix
+	@$(PYTEST) $(PYTEST_ARGS) src/jobq/stores/conformance --store grpc --store grpc-valkey --store grpc-postgres $(ARGS)
+	@$(PYTEST) tests/pairs --store memory --store grpc --store grpc-valkey --store grpc-postgres $(ARGS)
 
 test-django: .venv-django/5.2/.stamp .venv-django/6.0/.stamp  ## the tests of jobq.django on Django 5.2 with django-tasks, and on Django 6.0 (needs Python 3.12)
 	@for version in 5.2 6.0; do \

@@ -10,11 +10,13 @@ from uuid import uuid4
 import pytest
 
 from jobq import Queue, testing
+from jobq.stores.conformance.places import at
 from scripts import postgres
+from tests.places.server import ServerThread, serving
 from tests.stores.postgres.servers import postgres_or_skip
 from tests.stores.valkey import servers
 
-KINDS = ["memory", "sqlite", "valkey", "postgres"]
+KINDS = ["memory", "sqlite", "valkey", "postgres", "grpc"]
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -39,6 +41,13 @@ def database() -> Iterator[postgres.Server]:
         yield server
 
 
+@pytest.fixture(scope="session")
+def served() -> Iterator[ServerThread]:
+    """A jq-server, for those who asked for one."""
+    with serving() as server:
+        yield server
+
+
 @pytest.fixture
 def url(request: pytest.FixtureRequest, kind: str, tmp_path: Path) -> str:
     """Where the jobs of a test are kept."""
@@ -49,6 +58,9 @@ def url(request: pytest.FixtureRequest, kind: str, tmp_path: Path) -> str:
     if kind == "postgres":
         database = request.getfixturevalue("database")
         return f"{database.url}?schema=jobq{uuid4().hex[:12]}"
+    if kind == "grpc":
+        served: ServerThread = request.getfixturevalue("served")
+        return served.serve(at(f"sqlite:///{tmp_path}/jobs.db"))
     return f"memory://{uuid4().hex}" if kind == "memory" else f"sqlite:///{tmp_path}/jobs.db"
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,13 +21,13 @@ T = TypeVar("T")
 
 
 class Clock:
-    """The time that the last client has set."""
+    """The time that the last client has set. Before that, it is the machine's."""
 
     def __init__(self) -> None:
-        self.now_ms = 0
+        self.now_ms: int | None = None
 
     def __call__(self) -> int:
-        return self.now_ms
+        return int(time.time() * 1000) if self.now_ms is None else self.now_ms
 
     def set(self, now_ms: int) -> None:
         """What `frames.Time` does."""

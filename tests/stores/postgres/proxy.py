@@ -30,6 +30,8 @@ class Proxy:
         """Seconds that each packet waits, in each direction."""
         self.opened = 0
         """The number of connections that clients have opened."""
+        self.passed = 0
+        """The number of bytes that were forwarded, in both directions."""
         self.port = 0
         self._target = target
         self._swallows = False
@@ -121,6 +123,7 @@ class Proxy:
                 if self.delay_s:
                     await takes(self.delay_s)
                 if not self._swallows:
+                    self.passed += len(data)
                     sink.write(data)
                     await sink.drain()
             if not self._swallows:  # the end of a stream does not arrive either
