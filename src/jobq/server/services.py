@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from jobq.server.admin import AdminService
 from jobq.server.exchange import ExchangeService
 from jobq.server.host import MakeService
 from jobq.server.jobs import JobService
 
-SERVICES: list[MakeService] = [JobService, ExchangeService]
+SERVICES: list[MakeService] = [JobService, AdminService, ExchangeService]

@@ -35,6 +35,8 @@ class QueueConfig(_message.Message):
     RETENTION_FIELD_NUMBER: _builtins.int
     DEAD_LETTERS_FIELD_NUMBER: _builtins.int
     EVENT_META_FIELD_NUMBER: _builtins.int
+    MAX_RETRIES_FIELD_NUMBER: _builtins.int
+    TTL_MS_FIELD_NUMBER: _builtins.int
     mode: _builtins.str
     """"plain" or "keyed". If it is empty, the first job decides."""
     limits_version: _builtins.int
@@ -43,6 +45,10 @@ class QueueConfig(_message.Message):
     """In how many partitions the store keeps the queue; 0: not declared."""
     dead_letters: _builtins.str
     """Failed jobs are copied to this queue."""
+    max_retries: _builtins.int
+    """How often failed jobs are retried, unless their call or their task says so."""
+    ttl_ms: _builtins.int
+    """The `ttl_ms` of new jobs whose call gives none."""
     @_builtins.property
     def limits(self) -> _common_pb2.Limits: ...
     @_builtins.property
@@ -61,18 +67,29 @@ class QueueConfig(_message.Message):
         retention: Global___Retention | None = ...,
         dead_letters: _builtins.str = ...,
         event_meta: _abc.Iterable[_builtins.str] | None = ...,
+        max_retries: _builtins.int | None = ...,
+        ttl_ms: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["limits", b"limits", "retention", b"retention"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_max_retries", b"_max_retries", "_ttl_ms", b"_ttl_ms", "limits", b"limits", "max_retries", b"max_retries", "retention", b"retention", "ttl_ms", b"ttl_ms"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["dead_letters", b"dead_letters", "event_meta", b"event_meta", "limits", b"limits", "limits_version", b"limits_version", "mode", b"mode", "partitions", b"partitions", "retention", b"retention"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_max_retries", b"_max_retries", "_ttl_ms", b"_ttl_ms", "dead_letters", b"dead_letters", "event_meta", b"event_meta", "limits", b"limits", "limits_version", b"limits_version", "max_retries", b"max_retries", "mode", b"mode", "partitions", b"partitions", "retention", b"retention", "ttl_ms", b"ttl_ms"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__max_retries: _TypeAlias = _typing.Literal["max_retries"]  # noqa: Y015
+    _WhichOneofArgType__max_retries: _TypeAlias = _typing.Literal["_max_retries", b"_max_retries"]  # noqa: Y015
+    _WhichOneofReturnType__ttl_ms: _TypeAlias = _typing.Literal["ttl_ms"]  # noqa: Y015
+    _WhichOneofArgType__ttl_ms: _TypeAlias = _typing.Literal["_ttl_ms", b"_ttl_ms"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__max_retries) -> _WhichOneofReturnType__max_retries | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__ttl_ms) -> _WhichOneofReturnType__ttl_ms | None: ...
 
 Global___QueueConfig: _TypeAlias = QueueConfig  # noqa: Y015
 
 @_typing.final
 class Retention(_message.Message):
-    """How long ended jobs are kept. What is not set is the default; 0 keeps nothing."""
+    """How long ended jobs are kept; 0 keeps nothing. What a request does not set is the default. What a
+    reply does not set is not limited.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -155,6 +172,8 @@ class Queue(_message.Message):
     DEAD_LETTERS_FIELD_NUMBER: _builtins.int
     EVENT_META_FIELD_NUMBER: _builtins.int
     PAUSED_FIELD_NUMBER: _builtins.int
+    MAX_RETRIES_FIELD_NUMBER: _builtins.int
+    TTL_MS_FIELD_NUMBER: _builtins.int
     tenant: _builtins.str
     name: _builtins.str
     mode: _builtins.str
@@ -165,6 +184,8 @@ class Queue(_message.Message):
     partitions: _builtins.int
     dead_letters: _builtins.str
     paused: _builtins.bool
+    max_retries: _builtins.int
+    ttl_ms: _builtins.int
     @_builtins.property
     def limits(self) -> _common_pb2.Limits:
         """The limits in force."""
@@ -192,12 +213,21 @@ class Queue(_message.Message):
         dead_letters: _builtins.str = ...,
         event_meta: _abc.Iterable[_builtins.str] | None = ...,
         paused: _builtins.bool = ...,
+        max_retries: _builtins.int | None = ...,
+        ttl_ms: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["limits", b"limits", "retention", b"retention"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_max_retries", b"_max_retries", "_ttl_ms", b"_ttl_ms", "limits", b"limits", "max_retries", b"max_retries", "retention", b"retention", "ttl_ms", b"ttl_ms"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["dead_letters", b"dead_letters", "event_meta", b"event_meta", "key_limits", b"key_limits", "limits", b"limits", "limits_changed", b"limits_changed", "limits_version", b"limits_version", "mode", b"mode", "name", b"name", "partitions", b"partitions", "paused", b"paused", "retention", b"retention", "tenant", b"tenant"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_max_retries", b"_max_retries", "_ttl_ms", b"_ttl_ms", "dead_letters", b"dead_letters", "event_meta", b"event_meta", "key_limits", b"key_limits", "limits", b"limits", "limits_changed", b"limits_changed", "limits_version", b"limits_version", "max_retries", b"max_retries", "mode", b"mode", "name", b"name", "partitions", b"partitions", "paused", b"paused", "retention", b"retention", "tenant", b"tenant", "ttl_ms", b"ttl_ms"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__max_retries: _TypeAlias = _typing.Literal["max_retries"]  # noqa: Y015
+    _WhichOneofArgType__max_retries: _TypeAlias = _typing.Literal["_max_retries", b"_max_retries"]  # noqa: Y015
+    _WhichOneofReturnType__ttl_ms: _TypeAlias = _typing.Literal["ttl_ms"]  # noqa: Y015
+    _WhichOneofArgType__ttl_ms: _TypeAlias = _typing.Literal["_ttl_ms", b"_ttl_ms"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__max_retries) -> _WhichOneofReturnType__max_retries | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__ttl_ms) -> _WhichOneofReturnType__ttl_ms | None: ...
 
 Global___Queue: _TypeAlias = Queue  # noqa: Y015
 

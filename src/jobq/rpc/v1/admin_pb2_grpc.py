@@ -192,7 +192,7 @@ class AdminServiceServicer:
     def CreateQueue(self, request, context):
         """Makes a queue, or declares more about one. What is not set stays as it is. The same call again
         changes nothing. ALREADY_EXISTS if the queue exists with another mode, other partitions, or
-        other limits under the same version.
+        other limits under the same version. Scope: admin, or produce and read.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -285,28 +285,30 @@ class AdminServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def PutSchedule(self, request, context):
-        """Stores a schedule. The same schedule again keeps its counts and its next time.
+        """Stores a schedule. The same schedule again keeps its counts and its next time. Scope: produce.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def RemoveSchedule(self, request, context):
-        """Removes a schedule. The jobs it made stay.
+        """Removes a schedule. The jobs it made stay. Scope: produce.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def PauseSchedule(self, request, context):
-        """Pauses a schedule. The times that pass meanwhile are missed.
+        """Pauses a schedule. The times that pass meanwhile are missed. FAILED_PRECONDITION if it is
+        paused already.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ResumeSchedule(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Makes jobs again. FAILED_PRECONDITION if the schedule is not paused.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')

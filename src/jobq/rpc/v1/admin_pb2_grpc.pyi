@@ -37,7 +37,7 @@ class AdminServiceStub:
     CreateQueue: _grpc.UnaryUnaryMultiCallable[_admin_pb2.CreateQueueRequest, _admin_pb2.CreateQueueResponse]
     """Makes a queue, or declares more about one. What is not set stays as it is. The same call again
     changes nothing. ALREADY_EXISTS if the queue exists with another mode, other partitions, or
-    other limits under the same version.
+    other limits under the same version. Scope: admin, or produce and read.
     """
     ListQueues: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ListQueuesRequest, _admin_pb2.ListQueuesResponse]
     """Lists the queues of the tenant, by name. Scope: read."""
@@ -68,12 +68,15 @@ class AdminServiceStub:
     ReleaseLock: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ReleaseLockRequest, _admin_pb2.ReleaseLockResponse]
     """Releases a unique lock, so that a new job with it is accepted. NOT_FOUND if it is free."""
     PutSchedule: _grpc.UnaryUnaryMultiCallable[_admin_pb2.PutScheduleRequest, _admin_pb2.PutScheduleResponse]
-    """Stores a schedule. The same schedule again keeps its counts and its next time."""
+    """Stores a schedule. The same schedule again keeps its counts and its next time. Scope: produce."""
     RemoveSchedule: _grpc.UnaryUnaryMultiCallable[_admin_pb2.RemoveScheduleRequest, _admin_pb2.RemoveScheduleResponse]
-    """Removes a schedule. The jobs it made stay."""
+    """Removes a schedule. The jobs it made stay. Scope: produce."""
     PauseSchedule: _grpc.UnaryUnaryMultiCallable[_admin_pb2.PauseScheduleRequest, _admin_pb2.PauseScheduleResponse]
-    """Pauses a schedule. The times that pass meanwhile are missed."""
+    """Pauses a schedule. The times that pass meanwhile are missed. FAILED_PRECONDITION if it is
+    paused already.
+    """
     ResumeSchedule: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ResumeScheduleRequest, _admin_pb2.ResumeScheduleResponse]
+    """Makes jobs again. FAILED_PRECONDITION if the schedule is not paused."""
     ListSchedules: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ListSchedulesRequest, _admin_pb2.ListSchedulesResponse]
     """Lists the schedules of a queue, or of the tenant. Scope: read."""
     ListWorkers: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ListWorkersRequest, _admin_pb2.ListWorkersResponse]
@@ -109,7 +112,7 @@ class AdminServiceAsyncStub(AdminServiceStub):
     CreateQueue: _aio.UnaryUnaryMultiCallable[_admin_pb2.CreateQueueRequest, _admin_pb2.CreateQueueResponse]  # type: ignore[assignment]
     """Makes a queue, or declares more about one. What is not set stays as it is. The same call again
     changes nothing. ALREADY_EXISTS if the queue exists with another mode, other partitions, or
-    other limits under the same version.
+    other limits under the same version. Scope: admin, or produce and read.
     """
     ListQueues: _aio.UnaryUnaryMultiCallable[_admin_pb2.ListQueuesRequest, _admin_pb2.ListQueuesResponse]  # type: ignore[assignment]
     """Lists the queues of the tenant, by name. Scope: read."""
@@ -140,12 +143,15 @@ class AdminServiceAsyncStub(AdminServiceStub):
     ReleaseLock: _aio.UnaryUnaryMultiCallable[_admin_pb2.ReleaseLockRequest, _admin_pb2.ReleaseLockResponse]  # type: ignore[assignment]
     """Releases a unique lock, so that a new job with it is accepted. NOT_FOUND if it is free."""
     PutSchedule: _aio.UnaryUnaryMultiCallable[_admin_pb2.PutScheduleRequest, _admin_pb2.PutScheduleResponse]  # type: ignore[assignment]
-    """Stores a schedule. The same schedule again keeps its counts and its next time."""
+    """Stores a schedule. The same schedule again keeps its counts and its next time. Scope: produce."""
     RemoveSchedule: _aio.UnaryUnaryMultiCallable[_admin_pb2.RemoveScheduleRequest, _admin_pb2.RemoveScheduleResponse]  # type: ignore[assignment]
-    """Removes a schedule. The jobs it made stay."""
+    """Removes a schedule. The jobs it made stay. Scope: produce."""
     PauseSchedule: _aio.UnaryUnaryMultiCallable[_admin_pb2.PauseScheduleRequest, _admin_pb2.PauseScheduleResponse]  # type: ignore[assignment]
-    """Pauses a schedule. The times that pass meanwhile are missed."""
+    """Pauses a schedule. The times that pass meanwhile are missed. FAILED_PRECONDITION if it is
+    paused already.
+    """
     ResumeSchedule: _aio.UnaryUnaryMultiCallable[_admin_pb2.ResumeScheduleRequest, _admin_pb2.ResumeScheduleResponse]  # type: ignore[assignment]
+    """Makes jobs again. FAILED_PRECONDITION if the schedule is not paused."""
     ListSchedules: _aio.UnaryUnaryMultiCallable[_admin_pb2.ListSchedulesRequest, _admin_pb2.ListSchedulesResponse]  # type: ignore[assignment]
     """Lists the schedules of a queue, or of the tenant. Scope: read."""
     ListWorkers: _aio.UnaryUnaryMultiCallable[_admin_pb2.ListWorkersRequest, _admin_pb2.ListWorkersResponse]  # type: ignore[assignment]
@@ -184,7 +190,7 @@ class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_admin_pb2.CreateQueueResponse, _abc.Awaitable[_admin_pb2.CreateQueueResponse]]:
         """Makes a queue, or declares more about one. What is not set stays as it is. The same call again
         changes nothing. ALREADY_EXISTS if the queue exists with another mode, other partitions, or
-        other limits under the same version.
+        other limits under the same version. Scope: admin, or produce and read.
         """
 
     @_abc_1.abstractmethod
@@ -293,7 +299,7 @@ class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _admin_pb2.PutScheduleRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_admin_pb2.PutScheduleResponse, _abc.Awaitable[_admin_pb2.PutScheduleResponse]]:
-        """Stores a schedule. The same schedule again keeps its counts and its next time."""
+        """Stores a schedule. The same schedule again keeps its counts and its next time. Scope: produce."""
 
     @_abc_1.abstractmethod
     def RemoveSchedule(
@@ -301,7 +307,7 @@ class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _admin_pb2.RemoveScheduleRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_admin_pb2.RemoveScheduleResponse, _abc.Awaitable[_admin_pb2.RemoveScheduleResponse]]:
-        """Removes a schedule. The jobs it made stay."""
+        """Removes a schedule. The jobs it made stay. Scope: produce."""
 
     @_abc_1.abstractmethod
     def PauseSchedule(
@@ -309,14 +315,17 @@ class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _admin_pb2.PauseScheduleRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_admin_pb2.PauseScheduleResponse, _abc.Awaitable[_admin_pb2.PauseScheduleResponse]]:
-        """Pauses a schedule. The times that pass meanwhile are missed."""
+        """Pauses a schedule. The times that pass meanwhile are missed. FAILED_PRECONDITION if it is
+        paused already.
+        """
 
     @_abc_1.abstractmethod
     def ResumeSchedule(
         self,
         request: _admin_pb2.ResumeScheduleRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_admin_pb2.ResumeScheduleResponse, _abc.Awaitable[_admin_pb2.ResumeScheduleResponse]]: ...
+    ) -> _typing.Union[_admin_pb2.ResumeScheduleResponse, _abc.Awaitable[_admin_pb2.ResumeScheduleResponse]]:
+        """Makes jobs again. FAILED_PRECONDITION if the schedule is not paused."""
 
     @_abc_1.abstractmethod
     def ListSchedules(

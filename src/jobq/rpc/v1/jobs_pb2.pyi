@@ -69,7 +69,9 @@ class SubmitResponse(_message.Message):
     """The job was stored before, and nothing has changed."""
     @_builtins.property
     def found(self) -> _common_pb2.Job:
-        """A duplicate: the job that is stored, with its result if it has completed."""
+        """A duplicate: the job that is stored, with its result if it has completed. Only if the token may
+        read.
+        """
 
     @_builtins.property
     def refused(self) -> Global___Refusal:
@@ -621,7 +623,9 @@ class CancelResponse(_message.Message):
 
     STATE_FIELD_NUMBER: _builtins.int
     state: _builtins.str
-    """The state after the call: "cancelled", or "active" for a job that was asked to stop."""
+    """The state after the call: "cancelled", or "active" for a job that was asked to stop. Empty if
+    the token may not read.
+    """
     def __init__(
         self,
         *,
@@ -667,7 +671,7 @@ class RerunResponse(_message.Message):
     LIFE_FIELD_NUMBER: _builtins.int
     STATE_FIELD_NUMBER: _builtins.int
     life: _builtins.int
-    """The life that the rerun began."""
+    """The life that the rerun began. Only if the token may read."""
     state: _builtins.str
     def __init__(
         self,

@@ -137,7 +137,7 @@ class JobServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Get(self, request, context):
-        """Returns a job as it is now. Scope: read or produce.
+        """Returns a job as it is now. Scope: read.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -145,14 +145,14 @@ class JobServiceServicer:
 
     def Wait(self, request, context):
         """Waits until a job has ended, but not longer than `timeout_ms` or the deadline of the call.
-        Returns the job as it is then. Scope: read or produce.
+        Returns the job as it is then. Scope: read.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def List(self, request, context):
-        """Lists jobs of a queue, newest first within a state. Scope: read or produce.
+        """Lists jobs of a queue, newest first within a state. Scope: read.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -160,7 +160,7 @@ class JobServiceServicer:
 
     def Logs(self, request, context):
         """Streams a job's log lines. With `follow` the stream goes on until the job has ended. Scope:
-        read or produce.
+        read.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

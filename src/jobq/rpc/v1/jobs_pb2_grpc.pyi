@@ -53,16 +53,16 @@ class JobServiceStub:
     SubmitFlow: _grpc.UnaryUnaryMultiCallable[_jobs_pb2.SubmitFlowRequest, _jobs_pb2.SubmitFlowResponse]
     """Stores up to 10,000 jobs that wait for each other: all of them or none. Scope: produce."""
     Get: _grpc.UnaryUnaryMultiCallable[_jobs_pb2.GetRequest, _jobs_pb2.GetResponse]
-    """Returns a job as it is now. Scope: read or produce."""
+    """Returns a job as it is now. Scope: read."""
     Wait: _grpc.UnaryUnaryMultiCallable[_jobs_pb2.WaitRequest, _jobs_pb2.WaitResponse]
     """Waits until a job has ended, but not longer than `timeout_ms` or the deadline of the call.
-    Returns the job as it is then. Scope: read or produce.
+    Returns the job as it is then. Scope: read.
     """
     List: _grpc.UnaryUnaryMultiCallable[_jobs_pb2.ListRequest, _jobs_pb2.ListResponse]
-    """Lists jobs of a queue, newest first within a state. Scope: read or produce."""
+    """Lists jobs of a queue, newest first within a state. Scope: read."""
     Logs: _grpc.UnaryStreamMultiCallable[_jobs_pb2.LogsRequest, _jobs_pb2.LogsResponse]
     """Streams a job's log lines. With `follow` the stream goes on until the job has ended. Scope:
-    read or produce.
+    read.
     """
     Cancel: _grpc.UnaryUnaryMultiCallable[_jobs_pb2.CancelRequest, _jobs_pb2.CancelResponse]
     """Cancels a job, or asks an active one to stop. FAILED_PRECONDITION if it has ended. Scope:
@@ -104,16 +104,16 @@ class JobServiceAsyncStub(JobServiceStub):
     SubmitFlow: _aio.UnaryUnaryMultiCallable[_jobs_pb2.SubmitFlowRequest, _jobs_pb2.SubmitFlowResponse]  # type: ignore[assignment]
     """Stores up to 10,000 jobs that wait for each other: all of them or none. Scope: produce."""
     Get: _aio.UnaryUnaryMultiCallable[_jobs_pb2.GetRequest, _jobs_pb2.GetResponse]  # type: ignore[assignment]
-    """Returns a job as it is now. Scope: read or produce."""
+    """Returns a job as it is now. Scope: read."""
     Wait: _aio.UnaryUnaryMultiCallable[_jobs_pb2.WaitRequest, _jobs_pb2.WaitResponse]  # type: ignore[assignment]
     """Waits until a job has ended, but not longer than `timeout_ms` or the deadline of the call.
-    Returns the job as it is then. Scope: read or produce.
+    Returns the job as it is then. Scope: read.
     """
     List: _aio.UnaryUnaryMultiCallable[_jobs_pb2.ListRequest, _jobs_pb2.ListResponse]  # type: ignore[assignment]
-    """Lists jobs of a queue, newest first within a state. Scope: read or produce."""
+    """Lists jobs of a queue, newest first within a state. Scope: read."""
     Logs: _aio.UnaryStreamMultiCallable[_jobs_pb2.LogsRequest, _jobs_pb2.LogsResponse]  # type: ignore[assignment]
     """Streams a job's log lines. With `follow` the stream goes on until the job has ended. Scope:
-    read or produce.
+    read.
     """
     Cancel: _aio.UnaryUnaryMultiCallable[_jobs_pb2.CancelRequest, _jobs_pb2.CancelResponse]  # type: ignore[assignment]
     """Cancels a job, or asks an active one to stop. FAILED_PRECONDITION if it has ended. Scope:
@@ -182,7 +182,7 @@ class JobServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _jobs_pb2.GetRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_jobs_pb2.GetResponse, _abc.Awaitable[_jobs_pb2.GetResponse]]:
-        """Returns a job as it is now. Scope: read or produce."""
+        """Returns a job as it is now. Scope: read."""
 
     @_abc_1.abstractmethod
     def Wait(
@@ -191,7 +191,7 @@ class JobServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_jobs_pb2.WaitResponse, _abc.Awaitable[_jobs_pb2.WaitResponse]]:
         """Waits until a job has ended, but not longer than `timeout_ms` or the deadline of the call.
-        Returns the job as it is then. Scope: read or produce.
+        Returns the job as it is then. Scope: read.
         """
 
     @_abc_1.abstractmethod
@@ -200,7 +200,7 @@ class JobServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _jobs_pb2.ListRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_jobs_pb2.ListResponse, _abc.Awaitable[_jobs_pb2.ListResponse]]:
-        """Lists jobs of a queue, newest first within a state. Scope: read or produce."""
+        """Lists jobs of a queue, newest first within a state. Scope: read."""
 
     @_abc_1.abstractmethod
     def Logs(
@@ -209,7 +209,7 @@ class JobServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_jobs_pb2.LogsResponse], _abc.AsyncIterator[_jobs_pb2.LogsResponse]]:
         """Streams a job's log lines. With `follow` the stream goes on until the job has ended. Scope:
-        read or produce.
+        read.
         """
 
     @_abc_1.abstractmethod

@@ -1,0 +1,405 @@
+"""AdminService: queues, schedules, workers and tenants. Its .proto file is its documentation."""
+
+from __future__ import annotations
+
+import time
+
+import grpc.aio
+from grpc import StatusCode
+
+from jobq.api.schedule_template import check_schedule_id, template
+from jobq.client.ids import new_id
+from jobq.core import checks, cron
+from jobq.core.commands import Rerun
+from jobq.core.records import JobKey, QueueName
+from jobq.core.states import State
+from jobq.core.version import __version__
+from jobq.core.workers import WorkerRequest
+from jobq.errors import ConfigError, JobNotFound
+from jobq.rpc import convert, convert_queues
+from jobq.rpc.v1 import admin_pb2 as pb
+from jobq.server.context import ServerContext
+from jobq.server.handlers import Caller, Handlers, Refused
+from jobq.server.listing import MAX_PAGE, Listed, listed, page_size, wanted
+from jobq.server.overview import Overview
+
+_MAX_MINUTES = 1_440
+"""Minutes of figures that stores keep: a day."""
+_FAILED = (State.FAILED,)
+
+
+class AdminService:
+    """Shows and changes queues, within what the caller's token allows."""
+
+    name = "jobq.v1.AdminService"
+
+    def __init__(self, context: ServerContext) -> None:
+        self._context = context
+        self._overview = Overview(context.settings.tenants)
+        self._started = time.monotonic()
+        self._handlers = Handlers(context, self, pb.DESCRIPTOR.services_by_name["AdminService"])
+
+    def register(self, server: grpc.aio.Server) -> None:
+        """Add the handlers to the server."""
+        self._handlers.register(server)
+
+    def drain(self) -> None:
+        """No call of this service stays open."""
+
+    # ── queues ────────────────────────────────────────────────────────────────────────────────────
+
+    async def CreateQueue(
+        self, request: pb.CreateQueueRequest, caller: Caller
+    ) -> pb.CreateQueueResponse:
+        """Make a queue, or declare more about one."""
+        queue = caller.queue(request.queue, request.tenant)
+        config = convert_queues.queue_config(request.config)
+        exists = await self._overview.find(caller.store, queue) is not None
+        try:
+            record = await caller.store.declare(queue, config)
+        except ConfigError as differs:
+            if not exists:
+                raise
+            raise Refused(StatusCode.ALREADY_EXISTS, str(differs)) from None
+        return pb.CreateQueueResponse(queue=convert_queues.queue(record), created=not exists)
+
+    async def ListQueues(
+        self, request: pb.ListQueuesRequest, caller: Caller
+    ) -> pb.ListQueuesResponse:
+        """List the queues of the tenant."""
+        records = await caller.store.queues(caller.tenant(request.tenant))
+        ordered = sorted(records, key=lambda record: record.queue)
+        return pb.ListQueuesResponse(queues=map(convert_queues.queue, ordered))
+
+    async def GetQueueStats(
+        self, request: pb.GetQueueStatsRequest, caller: Caller
+    ) -> pb.GetQueueStatsResponse:
+        """Return a queue at a glance."""
+        queue = caller.queue(request.queue, request.tenant)
+        minutes = checks.check_int(request.minutes, "minutes", high=_MAX_MINUTES)
+        record = await self._overview.find(caller.store, queue)
+        if record is None:
+            raise _no_queue(queue)
+        stats = await caller.store.stats(queue)
+        figures = await caller.store.metrics(queue, minutes=minutes) if minutes else []
+        return pb.GetQueueStatsResponse(
+            queue=convert_queues.queue(record),
+            counts={state.value: number for state, number in stats.counts.items()},
+            oldest_waiting_ms=stats.oldest_waiting_ms,
+            next_due_ms=stats.next_due_ms,
+            workers=stats.workers,
+            held_until_ms=stats.held_until_ms,
+            minutes=map(convert_queues.minute, figures),
+        )
+
+    async def PauseQueue(
+        self, request: pb.PauseQueueRequest, caller: Caller
+    ) -> pb.PauseQueueResponse:
+        """Stop claims from a queue."""
+        await caller.store.pause(caller.queue(request.queue, request.tenant))
+        return pb.PauseQueueResponse()
+
+    async def ResumeQueue(
+        self, request: pb.ResumeQueueRequest, caller: Caller
+    ) -> pb.ResumeQueueResponse:
+        """Allow claims again."""
+        await caller.store.resume(caller.queue(request.queue, request.tenant))
+        return pb.ResumeQueueResponse()
+
+    async def ClearQueue(
+        self, request: pb.ClearQueueRequest, caller: Caller
+    ) -> pb.ClearQueueResponse:
+        """Cancel waiting jobs."""
+        cancelled = await caller.store.purge_pending(
+            caller.queue(request.queue, request.tenant),
+            delayed=request.delayed,
+            limit=page_size(request.limit, MAX_PAGE),
+        )
+        return pb.ClearQueueResponse(cancelled=cancelled)
+
+    async def RemoveQueue(
+        self, request: pb.RemoveQueueRequest, caller: Caller
+    ) -> pb.RemoveQueueResponse:
+        """Remove a queue, step by step."""
+        queue = caller.queue(request.queue, request.tenant)
+        removed = await caller.store.obliterate(queue, force=request.force, limit=MAX_PAGE)
+        return pb.RemoveQueueResponse(removed=removed)
+
+    # ── limits, holds and locks ───────────────────────────────────────────────────────────────────
+
+    async def SetLimits(self, request: pb.SetLimitsRequest, caller: Caller) -> pb.SetLimitsResponse:
+        """Change limits."""
+        limits = convert_queues.limits(request.limits) if request.HasField("limits") else None
+        await caller.store.set_limits(
+            caller.queue(request.queue, request.tenant), limits, key=_key(request.key)
+        )
+        return pb.SetLimitsResponse()
+
+    async def Hold(self, request: pb.HoldRequest, caller: Caller) -> pb.HoldResponse:
+        """Stop claims for a time."""
+        queue = caller.queue(request.queue, request.tenant)
+        hold_ms = checks.check_int(request.hold_ms, "hold_ms", low=1, high=checks.MAX_MS)
+        await caller.store.hold(queue, hold_ms, _key(request.key))
+        return pb.HoldResponse()
+
+    async def ReleaseHold(
+        self, request: pb.ReleaseHoldRequest, caller: Caller
+    ) -> pb.ReleaseHoldResponse:
+        """Lift a hold."""
+        queue = caller.queue(request.queue, request.tenant)
+        if not await caller.store.release_hold(queue, _key(request.key)):
+            what = f"key {request.key!r} of " if request.key else ""
+            raise JobNotFound(f"{what}queue {queue.queue!r} is not held")
+        return pb.ReleaseHoldResponse()
+
+    async def ListHolds(self, request: pb.ListHoldsRequest, caller: Caller) -> pb.ListHoldsResponse:
+        """List the holds in force."""
+        holds = await caller.store.holds(caller.queue(request.queue, request.tenant))
+        return pb.ListHoldsResponse(until_ms=holds.until_ms, keys=holds.keys)
+
+    async def GetLock(self, request: pb.GetLockRequest, caller: Caller) -> pb.GetLockResponse:
+        """Say which job holds a lock."""
+        queue = caller.queue(request.queue, request.tenant)
+        lock = await caller.store.find_lock(queue, checks.check_id(request.lock, "lock"))
+        if lock is None:
+            raise _free(queue, request.lock)
+        return pb.GetLockResponse(
+            job=lock.job, until_ms=lock.until_ms, follow_up=lock.follow_up or ""
+        )
+
+    async def ReleaseLock(
+        self, request: pb.ReleaseLockRequest, caller: Caller
+    ) -> pb.ReleaseLockResponse:
+        """Release a lock."""
+        queue = caller.queue(request.queue, request.tenant)
+        lock = checks.check_id(request.lock, "lock")
+        job = checks.check_id(request.job, "job") if request.job else None
+        if not await caller.store.release_lock(queue, lock, job=job):
+            raise _free(queue, lock)
+        return pb.ReleaseLockResponse()
+
+    # ── schedules ─────────────────────────────────────────────────────────────────────────────────
+
+    async def PutSchedule(
+        self, request: pb.PutScheduleRequest, caller: Caller
+    ) -> pb.PutScheduleResponse:
+        """Store a schedule."""
+        given = request.schedule
+        queue = caller.queue(given.queue, request.tenant)
+        id = check_schedule_id(given.id)
+        when = convert_queues.schedule_times(given)
+        given.job.queue = queue.queue
+        for ignored in ("id", "delay_ms", "at_ms"):
+            given.job.ClearField(ignored)
+        job = convert.job_spec(
+            given.job, queue.tenant, new_id(), max_payload=self._context.settings.max_payload
+        )
+        spec = when.spec(queue, id, template(job, id))
+        record = await caller.store.put_schedule(
+            spec, next_ms=cron.first_time(spec, self._context.clock())
+        )
+        return pb.PutScheduleResponse(schedule=convert_queues.schedule(record))
+
+    async def RemoveSchedule(
+        self, request: pb.RemoveScheduleRequest, caller: Caller
+    ) -> pb.RemoveScheduleResponse:
+        """Remove a schedule."""
+        queue = caller.queue(request.queue, request.tenant)
+        if not await caller.store.drop_schedule(queue, check_schedule_id(request.id)):
+            raise _no_schedule(queue, request.id)
+        return pb.RemoveScheduleResponse()
+
+    async def PauseSchedule(
+        self, request: pb.PauseScheduleRequest, caller: Caller
+    ) -> pb.PauseScheduleResponse:
+        """Pause a schedule."""
+        await _set_paused(caller, caller.queue(request.queue, request.tenant), request.id, True)
+        return pb.PauseScheduleResponse()
+
+    async def ResumeSchedule(
+        self, request: pb.ResumeScheduleRequest, caller: Caller
+    ) -> pb.ResumeScheduleResponse:
+        """Resume a schedule."""
+        await _set_paused(caller, caller.queue(request.queue, request.tenant), request.id, False)
+        return pb.ResumeScheduleResponse()
+
+    async def ListSchedules(
+        self, request: pb.ListSchedulesRequest, caller: Caller
+    ) -> pb.ListSchedulesResponse:
+        """List schedules."""
+        limit = page_size(request.limit)
+        if request.queue:
+            queue = caller.queue(request.queue, request.tenant)
+            found = await caller.store.list_schedules(queue, limit=limit)
+        else:
+            tenant = caller.tenant(request.tenant)
+            found = await self._overview.schedules(caller.store, tenant, limit)
+        return pb.ListSchedulesResponse(schedules=map(convert_queues.schedule, found))
+
+    # ── workers ───────────────────────────────────────────────────────────────────────────────────
+
+    async def ListWorkers(
+        self, request: pb.ListWorkersRequest, caller: Caller
+    ) -> pb.ListWorkersResponse:
+        """List the workers that are alive."""
+        queue = caller.queue(request.queue, request.tenant) if request.queue else None
+        found = await caller.store.workers(queue)
+        if request.tenant:
+            tenant = caller.tenant(request.tenant)
+            found = [each for each in found if any(name.tenant == tenant for name in each.queues)]
+        return pb.ListWorkersResponse(workers=map(convert_queues.worker, found))
+
+    async def DrainWorker(
+        self, request: pb.DrainWorkerRequest, caller: Caller
+    ) -> pb.DrainWorkerResponse:
+        """Ask a worker to claim no more jobs."""
+        await _ask(caller, request.worker, request.tenant, "drain")
+        return pb.DrainWorkerResponse()
+
+    async def ResumeWorker(
+        self, request: pb.ResumeWorkerRequest, caller: Caller
+    ) -> pb.ResumeWorkerResponse:
+        """Ask a worker to claim jobs again."""
+        await _ask(caller, request.worker, request.tenant, "resume")
+        return pb.ResumeWorkerResponse()
+
+    async def ShutdownWorker(
+        self, request: pb.ShutdownWorkerRequest, caller: Caller
+    ) -> pb.ShutdownWorkerResponse:
+        """Ask a worker to stop."""
+        wish: WorkerRequest = "shutdown-now" if request.now else "shutdown"
+        await _ask(caller, request.worker, request.tenant, wish)
+        return pb.ShutdownWorkerResponse()
+
+    # ── dead letters and readers ──────────────────────────────────────────────────────────────────
+
+    async def ListDeadLetters(
+        self, request: pb.ListDeadLettersRequest, caller: Caller
+    ) -> pb.ListDeadLettersResponse:
+        """List failed jobs."""
+        page = await _failed(request, caller)
+        return pb.ListDeadLettersResponse(jobs=map(convert.job, page.records), cursor=page.cursor)
+
+    async def RerunDeadLetters(
+        self, request: pb.RerunDeadLettersRequest, caller: Caller
+    ) -> pb.RerunDeadLettersResponse:
+        """Run failed jobs again."""
+        page = await _failed(request, caller, oldest_first=True)
+        commands = [Rerun(job=JobKey(each.queue, each.id)) for each in page.records]
+        altered = await caller.store.alter(commands) if commands else []
+        return pb.RerunDeadLettersResponse(
+            rerun=altered.count("done"), refused=altered.count("late"), cursor=page.cursor
+        )
+
+    async def PurgeDeadLetters(
+        self, request: pb.PurgeDeadLettersRequest, caller: Caller
+    ) -> pb.PurgeDeadLettersResponse:
+        """Remove failed jobs."""
+        removed = await caller.store.purge_ended(
+            caller.queue(request.queue, request.tenant),
+            State.FAILED,
+            older_than_ms=checks.check_int(
+                request.older_than_ms, "older_than_ms", high=checks.MAX_MS
+            ),
+            limit=page_size(request.limit, MAX_PAGE),
+        )
+        return pb.PurgeDeadLettersResponse(removed=removed)
+
+    async def ListReaders(
+        self, request: pb.ListReadersRequest, caller: Caller
+    ) -> pb.ListReadersResponse:
+        """List the readers of an event log."""
+        readers = await caller.store.readers(caller.queue(request.queue, request.tenant))
+        return pb.ListReadersResponse(readers=readers)
+
+    async def RemoveReader(
+        self, request: pb.RemoveReaderRequest, caller: Caller
+    ) -> pb.RemoveReaderResponse:
+        """Remove a reader."""
+        queue = caller.queue(request.queue, request.tenant)
+        reader = checks.check_id(request.reader, "reader")
+        if not await caller.store.remove_reader(queue, reader):
+            raise JobNotFound(f"queue {queue.queue!r} has no reader {reader!r}")
+        return pb.RemoveReaderResponse()
+
+    # ── the server ────────────────────────────────────────────────────────────────────────────────
+
+    async def ListTenants(
+        self, request: pb.ListTenantsRequest, caller: Caller
+    ) -> pb.ListTenantsResponse:
+        """List tenants, with what they use and may use."""
+        tenants = (
+            [caller.tenant(request.tenant)]
+            if request.tenant or caller.store.principal.tenant is not None
+            else sorted({record.queue.tenant for record in await caller.store.queues()})
+        )
+        return pb.ListTenantsResponse(
+            tenants=[await self._overview.tenant(caller.store, tenant) for tenant in tenants]
+        )
+
+    async def GetStatus(self, request: pb.GetStatusRequest, caller: Caller) -> pb.GetStatusResponse:
+        """Say how the server is."""
+        principal = caller.store.principal
+        asked = caller.tenant(request.tenant) if request.tenant else principal.tenant
+        reply = await self._overview.status(caller.store, asked)
+        reply.version = __version__
+        reply.now_ms = self._context.clock()
+        reply.uptime_ms = int((time.monotonic() - self._started) * 1000)
+        reply.subject = convert.text(principal.subject)
+        reply.tenant = principal.tenant or ""
+        reply.scopes.extend(sorted(principal.scopes))
+        return reply
+
+    async def GetVersion(
+        self, request: pb.GetVersionRequest, caller: Caller
+    ) -> pb.GetVersionResponse:
+        """Return the versions of the server and of the interface."""
+        return pb.GetVersionResponse(version=__version__, api=pb.DESCRIPTOR.package)
+
+
+def _key(key: str) -> str | None:
+    return checks.check_key(key) if key else None
+
+
+async def _failed(
+    request: pb.ListDeadLettersRequest | pb.RerunDeadLettersRequest,
+    caller: Caller,
+    *,
+    oldest_first: bool = False,
+) -> Listed:
+    return await listed(
+        caller.store,
+        caller.queue(request.queue, request.tenant),
+        wanted(_FAILED, {}, name=request.name, error=request.error),
+        limit=page_size(request.limit),
+        cursor=request.cursor,
+        oldest_first=oldest_first,
+    )
+
+
+async def _set_paused(caller: Caller, queue: QueueName, id: str, paused: bool) -> None:
+    altered = await caller.store.pause_schedule(queue, check_schedule_id(id), paused=paused)
+    if altered == "missing":
+        raise _no_schedule(queue, id)
+    if altered == "late":
+        state = "paused already" if paused else "not paused"
+        raise Refused(StatusCode.FAILED_PRECONDITION, f"schedule {id!r} is {state}")
+
+
+async def _ask(caller: Caller, worker: str, tenant: str, wish: WorkerRequest) -> None:
+    caller.tenant(tenant)
+    name = checks.check_id(worker, "worker")
+    if not await caller.store.ask_worker(name, wish):
+        raise JobNotFound(f"no worker {name!r} is alive")
+
+
+def _no_queue(queue: QueueName) -> JobNotFound:
+    return JobNotFound(f"there is no queue {queue.queue!r}")
+
+
+def _no_schedule(queue: QueueName, id: str) -> JobNotFound:
+    return JobNotFound(f"there is no schedule {id!r} in queue {queue.queue!r}")
+
+
+def _free(queue: QueueName, lock: str) -> JobNotFound:
+    return JobNotFound(f"no job of queue {queue.queue!r} holds the lock {lock!r}")
