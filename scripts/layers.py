@@ -86,7 +86,10 @@ DRIVERS: dict[str, tuple[frozenset[str], str]] = {
     "google": (GRPC, "the protobuf runtime"),
     "jwt": (frozenset({"server"}), "what tokens are checked with"),
     "confluent_kafka": (frozenset({"relay"}), "the Kafka client"),
-    "prometheus_client": (frozenset({"prometheus", "cli", "server"}), "the Prometheus client"),
+    "prometheus_client": (
+        frozenset({"prometheus", "cli", "server", "pipeline"}),
+        "the Prometheus client",
+    ),
     "opentelemetry": (frozenset({"otel"}), "OpenTelemetry"),
     "sentry_sdk": (frozenset({"sentry"}), "the Sentry SDK"),
     "structlog": (frozenset(), "a logging library, the application's choice"),

@@ -4,13 +4,20 @@ from __future__ import annotations
 
 import signal
 import sys
+from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
+from jobq.console.probes import Probes
 from jobq.pipeline.cli.audit import run_audit
 from jobq.pipeline.cli.group import lake_option, open_lake, say, slo_option, spark_options
-from jobq.pipeline.session import Format
+from jobq.pipeline.session import Format, require
+
+if TYPE_CHECKING:
+    from jobq.pipeline.metrics import RunMetrics
 
 
 @click.command()
@@ -66,6 +73,20 @@ from jobq.pipeline.session import Format
     metavar="N",
     help="Maximum files per batch, from a folder. Default: no limit.",
 )
+@click.option(
+    "--metrics-port",
+    type=click.IntRange(0, 65535),
+    metavar="PORT",
+    help="Serve /metrics for Prometheus and /healthz on this port. Needs jobq[prometheus]. "
+    "Default: off.",
+)
+@click.option(
+    "--probe-host",
+    default="0.0.0.0",
+    show_default=True,
+    metavar="ADDRESS",
+    help="Address on which --metrics-port listens.",
+)
 @spark_options
 def run(
     source: str,
@@ -79,6 +100,8 @@ def run(
     derive_every: float,
     max_events: int | None,
     max_files: int | None,
+    metrics_port: int | None,
+    probe_host: str,
     master: str | None,
     conf: tuple[str, ...],
 ) -> None:
@@ -92,14 +115,29 @@ def run(
 
     opened = open_source(source, max_events=max_events, max_files=max_files)
     targets = load_targets(slo_file)
-    opened_lake = open_lake(lake, master, conf, format=format, kafka=opened.kafka)
-    job = PipelineRun(
-        opened_lake, opened, targets, every=every, derive_every=derive_every, report=say
-    )
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: job.stop())
-    job.start(opened_lake.spark, once=once)
-    job.wait()
+    started: list[PipelineRun] = []
+    with ExitStack() as stack:
+        metrics = None
+        if metrics_port is not None:  # before Spark, so that a port in use is reported at once
+            metrics, probes = _probes(
+                metrics_port, probe_host, lambda: all(job.alive for job in started)
+            )
+            stack.enter_context(probes)
+        opened_lake = open_lake(lake, master, conf, format=format, kafka=opened.kafka)
+        job = PipelineRun(
+            opened_lake,
+            opened,
+            targets,
+            every=every,
+            derive_every=derive_every,
+            report=say,
+            metrics=metrics,
+        )
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda *_: job.stop())
+        job.start(opened_lake.spark, once=once)
+        started.append(job)
+        job.wait()
     total = opened_lake.state.totals.events
     click.echo(f"{describe(job.brought)}; the lake now has {total:,} events")
     code = 0
@@ -110,3 +148,12 @@ def run(
         click.echo(f"report: {page}")
     opened_lake.spark.stop()
     sys.exit(code)
+
+
+def _probes(port: int, host: str, alive: Callable[[], bool]) -> tuple[RunMetrics, Probes]:
+    """The metrics of a run, and the server that shows them."""
+    require("prometheus_client", "prometheus")
+    from jobq.pipeline.metrics import RunMetrics, routes
+
+    metrics = RunMetrics()
+    return metrics, Probes({port: routes(metrics, alive)}, host=host)

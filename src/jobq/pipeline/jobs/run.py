@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
@@ -15,6 +15,9 @@ from jobq.pipeline.lake import Batch, Lake, Totals
 from jobq.pipeline.slo import Target
 from jobq.pipeline.sources import Source
 
+if TYPE_CHECKING:  # metrics need prometheus_client, which a run without them does not
+    from jobq.pipeline.metrics import RunMetrics
+
 Report = Callable[[str], None]
 
 
@@ -22,7 +25,8 @@ class PipelineRun:
     """One stream from a source to the lake.
 
     `every` and `derive_every` are the intervals, in seconds, between batches and between updates of
-    the derived tables. `report` is called with lines about the progress."""
+    the derived tables. `report` is called with lines about the progress, and `metrics` gets
+    its numbers."""
 
     def __init__(
         self,
@@ -33,9 +37,11 @@ class PipelineRun:
         every: float = 10.0,
         derive_every: float = 60.0,
         report: Report = lambda _: None,
+        metrics: RunMetrics | None = None,
     ) -> None:
         self.lake, self.source, self.targets = lake, source, targets
         self.every, self.derive_every, self.report = every, derive_every, report
+        self.metrics = metrics
         self.brought = Totals()
         self._derived_at = time.monotonic()
         self._query: StreamingQuery | None = None
@@ -53,6 +59,8 @@ class PipelineRun:
             self.lake.save(self.lake.state)  # makes the folder a lake, even if no event arrives
             self.lake.finish()
             self.lake.sweep()
+            if self.metrics is not None:
+                self.metrics.started(self.lake)
             self._once = once
             self._query = self._stream(spark, once=once)
         except BaseException:
@@ -82,6 +90,11 @@ class PipelineRun:
         finally:
             self._lock.release()
 
+    @property
+    def alive(self) -> bool:
+        """Whether the stream is running. True before it starts, too."""
+        return self._query is None or self._query.isActive
+
     def stop(self) -> None:
         """Stop the stream. The next run repeats an unfinished batch."""
         if self._query is not None:
@@ -94,7 +107,10 @@ class PipelineRun:
         batch = Batch(run=str(context.getLocalProperty("sql.streaming.queryId"))[:8], number=number)
         totals = ingest(self.lake, rows, batch)
         self.brought = self.brought + totals
-        self.report(f"batch {batch.name}: {describe(totals)} in {time.monotonic() - began:.1f} s")
+        seconds = time.monotonic() - began
+        self.report(f"batch {batch.name}: {describe(totals)} in {seconds:.1f} s")
+        if self.metrics is not None:
+            self.metrics.batch(self.lake, totals, seconds)
         # With `once`, derive only at the end: many batches touch the same hours.
         if not self._once and time.monotonic() - self._derived_at >= self.derive_every:
             self._derive()
@@ -104,9 +120,10 @@ class PipelineRun:
         hours = derive(self.lake, self.targets)
         self._derived_at = time.monotonic()
         if hours:
-            self.report(
-                f"updated derived tables: {len(hours)} hours in {self._derived_at - began:.1f} s"
-            )
+            seconds = self._derived_at - began
+            self.report(f"updated derived tables: {len(hours)} hours in {seconds:.1f} s")
+            if self.metrics is not None:
+                self.metrics.derived(self.lake, seconds)
 
 
 def describe(totals: Totals) -> str:
