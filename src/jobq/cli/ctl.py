@@ -17,6 +17,7 @@ from jobq.cli.queue import queue
 from jobq.cli.schedule import schedule
 from jobq.cli.store import store
 from jobq.cli.system import status, version
+from jobq.cli.top import top
 from jobq.cli.workers import worker
 from jobq.core.version import __version__
 
@@ -31,6 +32,7 @@ NOUNS: tuple[click.Command, ...] = (
     worker,
     events,
     store,
+    top,
     status,
     version,
 )

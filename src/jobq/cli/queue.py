@@ -18,7 +18,7 @@ from jobq.cli import documents, text
 from jobq.cli.options import DURATION, Ctl, noun, on_store
 from jobq.cli.queue_view import QueueSummary, queue_details, queue_table, summarize, watch_table
 from jobq.core.checks import check_queue_name, check_ttl
-from jobq.core.queues import JobDefaults, QueueConfig, RetentionData
+from jobq.core.queues import JobDefaults, QueueConfig, QueueRecord, RetentionData
 from jobq.core.records import Mode, QueueName
 
 queue = noun("queue", "Inspect queues; pause, hold, clean or remove a whole queue.")
@@ -110,7 +110,11 @@ async def watch(ctl: Ctl, names: tuple[str, ...], every: float, times: int | Non
 
 async def summaries(ctl: Ctl, names: Sequence[str]) -> list[QueueSummary]:
     """The records and stats of these queues, or of all."""
-    records = await ctl.backend.known(names)
+    return await summaries_of(ctl, await ctl.backend.known(names))
+
+
+async def summaries_of(ctl: Ctl, records: Sequence[QueueRecord]) -> list[QueueSummary]:
+    """These queues with their stats."""
     stats = [await ctl.backend.within(ctl.backend.store.stats(record.queue)) for record in records]
     return [summarize(record, s) for record, s in zip(records, stats, strict=True)]
 

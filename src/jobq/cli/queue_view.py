@@ -73,7 +73,7 @@ def queue_table(queues: Sequence[QueueSummary]) -> RenderableType:
         [
             [
                 g.record.queue.queue,
-                _status(g),
+                queue_status(g),
                 *_counts(g, _SHOWN),
                 text.duration(g.stats.oldest_waiting_ms),
                 text.count(g.stats.workers),
@@ -101,7 +101,7 @@ def watch_table(
         [
             [
                 g.record.queue.queue,
-                _status(g),
+                queue_status(g),
                 *_counts(g, _WATCHED),
                 _rate(past.get(g.record.queue), g),
                 text.duration(g.stats.oldest_waiting_ms),
@@ -130,7 +130,7 @@ def queue_details(
         details(
             [
                 ("Queue", record.queue.queue),
-                ("Status", _status(seen)),
+                ("Status", queue_status(seen)),
                 ("Mode", record.mode or "not fixed yet"),
                 ("Workers", stats.workers),
                 *(
@@ -204,7 +204,8 @@ def _minutes(metrics: Sequence[MinuteRecord], minutes: int) -> RenderableType:
     return Group(table(heading, rows), averages)
 
 
-def _status(g: QueueSummary) -> Text:
+def queue_status(g: QueueSummary) -> Text:
+    """What a queue is doing, in one word or two."""
     if g.stats.paused:
         return Text("paused", style="yellow")
     if g.stats.held_until_ms is not None:
