@@ -77,6 +77,7 @@ class FakeWorker:
         )
         self.stub: WorkerServiceAsyncStub = WorkerServiceStub(self._channel)
         self._beat_s = 5.0
+        self._gone = False
         self._call: Any = None
         self._up: asyncio.Queue[pb.StreamJobsRequest | None] = asyncio.Queue()
         self._jobs: asyncio.Queue[pb.Lease | BaseException] = asyncio.Queue()
@@ -97,6 +98,8 @@ class FakeWorker:
     async def __aexit__(
         self, t: type[BaseException] | None, e: BaseException | None, tb: TracebackType | None
     ) -> None:
+        if self._gone:
+            return
         await self.vanish(close=False)
         with contextlib.suppress(Exception):  # the server may be gone, as the test wants
             await self.deregister()
@@ -151,6 +154,7 @@ class FakeWorker:
             self._call.cancel()
             self._call = None
         if close:
+            self._gone = True
             await self._channel.close(None)
 
     # ── the stream ──
