@@ -1,4 +1,4 @@
-"""What is lost on the way: pushes, streams, workers and servers. No job is lost or counted twice."""
+"""Pushes, streams, workers and servers get lost. Jobs do not, and no job is counted twice."""
 
 from __future__ import annotations
 
@@ -157,17 +157,20 @@ async def test_a_worker_uses_two_servers_as_one() -> None:
 
 
 async def test_a_worker_moves_to_another_server_with_its_jobs() -> None:
-    async with serving() as place, second(place) as other:
-        async with FakeWorker(place.address, ["mail"], heartbeats=False) as worker:
-            await place.put("a", "b")
-            job = await worker.job()
-            await worker.vanish()
-            elsewhere = FakeWorker(other, ["mail"], name=worker.name, heartbeats=False)
-            elsewhere.session = worker.session
-            await elsewhere.open_stream(running=[job])
-            assert await elsewhere.complete(job)
-            assert (await elsewhere.job()).id == "b"
-            await elsewhere.vanish()
+    async with (
+        serving() as place,
+        second(place) as other,
+        FakeWorker(place.address, ["mail"], heartbeats=False) as worker,
+    ):
+        await place.put("a", "b")
+        job = await worker.job()
+        await worker.vanish()
+        elsewhere = FakeWorker(other, ["mail"], name=worker.name, heartbeats=False)
+        elsewhere.session = worker.session
+        await elsewhere.open_stream(running=[job])
+        assert await elsewhere.complete(job)
+        assert (await elsewhere.job()).id == "b"
+        await elsewhere.vanish()
 
 
 async def test_a_late_report_is_refused() -> None:
@@ -209,19 +212,21 @@ async def test_a_job_on_its_last_chance_comes_alone() -> None:
 
 
 async def test_a_server_that_stops_ends_its_streams_and_keeps_running_jobs() -> None:
-    async with serving() as place:
-        async with FakeWorker(place.address, ["mail"], heartbeats=False) as worker:
-            await place.put("a")
-            job = await worker.job()
-            stopping = asyncio.create_task(place.host.stop())
-            with pytest.raises(StoreUnavailable, match="the server stops"):
-                await worker.job()
-            await asyncio.wait_for(stopping, 10)
-            assert await place.states("a") == ["active"]
-            async with second(place) as other:
-                elsewhere = FakeWorker(other, ["mail"], name=worker.name)
-                assert await elsewhere.complete(job)
-            await worker.vanish()
+    async with (
+        serving() as place,
+        FakeWorker(place.address, ["mail"], heartbeats=False) as worker,
+    ):
+        await place.put("a")
+        job = await worker.job()
+        stopping = asyncio.create_task(place.host.stop())
+        with pytest.raises(StoreUnavailable, match="the server stops"):
+            await worker.job()
+        await asyncio.wait_for(stopping, 10)
+        assert await place.states("a") == ["active"]
+        async with second(place) as other:
+            elsewhere = FakeWorker(other, ["mail"], name=worker.name)
+            assert await elsewhere.complete(job)
+        await worker.vanish()
 
 
 async def test_jobs_that_were_claimed_and_not_sent_are_released_at_once() -> None:
