@@ -30,21 +30,27 @@ import (
 	jobq "jobq.example/proto/jobq/v1"
 )
 
-// A Handler runs one job. Its result becomes the result of the job. The context ends when the job is
-// cancelled, when its lease is lost, and when its timeout has passed.
-type Handler func(ctx context.Context, args []json.RawMessage, kwargs map[string]json.RawMessage) (any, error)
+// Arguments are the positional arguments of a job, and its keyword arguments.
+type Arguments struct {
+	Args   []json.RawMessage
+	Kwargs map[string]json.RawMessage
+}
+
+// A Handler runs one job. Its result becomes the result of the job. The context ends when the job
+// is cancelled, when its lease is lost, and when its timeout has passed.
+type Handler func(ctx context.Context, given Arguments) (any, error)
 
 var handlers = map[string]Handler{
-	"greet": func(_ context.Context, args []json.RawMessage, _ map[string]json.RawMessage) (any, error) {
+	"greet": func(_ context.Context, given Arguments) (any, error) {
 		var name string
-		if len(args) != 1 || json.Unmarshal(args[0], &name) != nil {
+		if len(given.Args) != 1 || json.Unmarshal(given.Args[0], &name) != nil {
 			return nil, errors.New("greet takes one string")
 		}
 		return "hello " + name + " from go", nil
 	},
-	"nap": func(ctx context.Context, args []json.RawMessage, _ map[string]json.RawMessage) (any, error) {
+	"nap": func(ctx context.Context, given Arguments) (any, error) {
 		var seconds float64
-		if len(args) != 1 || json.Unmarshal(args[0], &seconds) != nil {
+		if len(given.Args) != 1 || json.Unmarshal(given.Args[0], &seconds) != nil {
 			return nil, errors.New("nap takes a number of seconds")
 		}
 		select {
@@ -67,6 +73,7 @@ const (
 type run struct {
 	ref    *jobq.LeaseRef
 	cancel context.CancelFunc
+	ended  bool // its result waits to be reported
 }
 
 // Worker is one registered worker.
@@ -95,7 +102,7 @@ func main() {
 	queues := flag.String("queues", "default", "queues, with commas between them")
 	concurrency := flag.Int("concurrency", 10, "how many jobs run at once")
 	name := flag.String("worker-id", "", "name of this worker; the server makes one if it is empty")
-	ca := flag.String("tls-ca", "", "file with the CA of the server; without it the connection is plaintext")
+	ca := flag.String("tls-ca", "", "file with the CA of the server; plaintext without it")
 	tokenFile := flag.String("token-file", "", "file with the token; default: JQ_TOKEN")
 	grace := flag.Duration("grace", 30*time.Second, "how long jobs may run on after SIGTERM")
 	flag.Parse()
@@ -339,7 +346,10 @@ func (w *Worker) start(job *jobq.Lease) {
 		defer cancel()
 		result := w.runJob(ctx, job)
 		w.mutex.Lock()
-		_, held := w.running[job.Token]
+		run, held := w.running[job.Token]
+		if held {
+			run.ended = true
+		}
 		w.mutex.Unlock()
 		if held { // a lost or released job is reported by nobody
 			w.results <- result
@@ -366,14 +376,13 @@ func (w *Worker) runJob(ctx context.Context, job *jobq.Lease) (result *jobq.Resu
 		return
 	}
 	var call [2]json.RawMessage // [args, kwargs]
-	var args []json.RawMessage
-	var kwargs map[string]json.RawMessage
+	var given Arguments
 	if job.Codec != "json" || json.Unmarshal(job.Payload, &call) != nil ||
-		json.Unmarshal(call[0], &args) != nil || json.Unmarshal(call[1], &kwargs) != nil {
+		json.Unmarshal(call[0], &given.Args) != nil || json.Unmarshal(call[1], &given.Kwargs) != nil {
 		failed("InvalidPayload", "the payload is not [args, kwargs] in JSON", "error")
 		return
 	}
-	value, err := handler(ctx, args, kwargs)
+	value, err := handler(ctx, given)
 	if err == nil {
 		var encoded []byte
 		if encoded, err = json.Marshal(value); err == nil {
@@ -517,12 +526,21 @@ func (w *Worker) cancel(token string) {
 }
 
 func (w *Worker) releaseAll() {
-	if refs := w.refs(); len(refs) > 0 {
+	var refs []*jobq.LeaseRef
+	w.mutex.Lock()
+	for _, run := range w.running {
+		if !run.ended {
+			refs = append(refs, run.ref)
+		}
+	}
+	w.mutex.Unlock()
+	if len(refs) > 0 {
 		log.Printf("releasing %d jobs that have not ended", len(refs))
 		w.forget(refs)
 		ctx, done := w.context()
 		defer done()
-		if _, err := w.client.Release(ctx, &jobq.ReleaseRequest{Worker: w.name, Leases: refs}); err != nil {
+		request := &jobq.ReleaseRequest{Worker: w.name, Leases: refs}
+		if _, err := w.client.Release(ctx, request); err != nil {
 			log.Printf("release: %v", err)
 		}
 	}

@@ -70,7 +70,7 @@ const client = new jobq.v1.WorkerService(
 );
 
 const concurrency = Number(options.concurrency);
-const running = new Map(); // token → { ref, abort }
+const running = new Map(); // token → { ref, abort, ended }
 const unreported = [];
 let worker = options["worker-id"];
 let session = "";
@@ -183,6 +183,7 @@ async function start(job) {
   clearTimeout(timer);
   if (running.has(job.token)) {
     // A lost or released job is reported by nobody.
+    running.get(job.token).ended = true;
     unreported.push(result);
     report();
   }
@@ -282,12 +283,17 @@ if (running.size && !(await stopped)) {
   const idle = new Promise((resolve) => (wake = resolve));
   await Promise.race([idle, pause(Number(options.grace) * 1000)]);
 }
-if (running.size) {
-  const leases = refs();
+const unfinished = [...running.values()].filter((run) => !run.ended);
+if (unfinished.length) {
+  const leases = unfinished.map((run) => run.ref);
   log(`releasing ${leases.length} jobs that have not ended`);
-  for (const { abort } of running.values()) abort.abort(new Error("the worker stops"));
+  for (const { abort } of unfinished) abort.abort(new Error("the worker stops"));
   forget(leases);
   await ask("Release", { worker, leases }).catch((error) => log(`release: ${error.message}`));
+}
+if (running.size) {
+  const reported = new Promise((resolve) => (wake = resolve));
+  await Promise.race([reported, pause(CALL_MS)]);
 }
 clearInterval(beats);
 await ask("Deregister", { worker, session }).catch((error) => log(error.message));
