@@ -122,8 +122,10 @@ def runs(place: Place, id: str) -> bool:
     """Whether the job was pushed to the worker, and the worker has confirmed it."""
     worker = Worker("default", "w1")
     (service,) = place.host.services
-    stream = service._streams[worker]  # type: ignore[attr-defined]
-    return (QUEUE, id) in stream._running and not service._pushed.count(worker)  # type: ignore[attr-defined]
+    stream = service._streams.get(worker)  # type: ignore[attr-defined]
+    if stream is None or (QUEUE, id) not in stream._running:
+        return False
+    return not service._pushed.count(worker)  # type: ignore[attr-defined]
 
 
 async def test_a_worker_in_another_language_runs_jobs(command: list[str]) -> None:
