@@ -1,5 +1,5 @@
 """Two stores for each test: every direction between memory, SQLite and Valkey, and those to and
-from PostgreSQL that people need."""
+from PostgreSQL and a jq-server that people need."""
 
 from __future__ import annotations
 
@@ -23,13 +23,15 @@ DIRECTIONS = [
     ("sqlite", "postgres"),
     ("postgres", "sqlite"),
     ("valkey", "postgres"),
+    ("sqlite", "grpc"),
+    ("grpc", "valkey"),
 ]
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Run every test that uses two desks once per direction between the chosen stores."""
     if "direction" in metafunc.fixturenames:
-        chosen = metafunc.config.getoption("--store") or (*KINDS, "postgres")
+        chosen = metafunc.config.getoption("--store") or (*KINDS, "postgres", "grpc")
         found = [pair for pair in DIRECTIONS if set(pair) <= set(chosen)]
         metafunc.parametrize("direction", found, ids=[f"{a}-{b}" for a, b in found])
 

@@ -36,6 +36,8 @@ from jobq.api.task import AsyncTask, Call, PlainTask, Task
 from jobq.api.task_decorator import TaskDecorator, make_task
 from jobq.api.task_handler import TaskHandler
 from jobq.api.tasks import Tasks
+from jobq.client.tenants import DEFAULT_TENANT as DEFAULT_TENANT
+from jobq.client.tenants import tenant_for
 from jobq.core import checks
 from jobq.core.checks import Seconds, shown
 from jobq.core.codec import Codec, codec_pair, get_codec
@@ -52,7 +54,6 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 DEFAULT_URL = "sqlite:///jobq.db"
-DEFAULT_TENANT = "default"
 DEFAULT_MAX_PAYLOAD = 1024 * 1024
 """Bytes. A job with larger data should carry the address of a file or an object instead."""
 MAX_PARTITIONS = 1024
@@ -108,14 +109,13 @@ class Queue(OperatorMethods, LimitMethods, ScheduleMethods, LockMethods):
         defaults: JobOptions | None = None,
     ) -> None:
         self.name = checks.check_queue_name(name, "queue name", error=ConfigError)
-        self.tenant = checks.check_tenant(
-            tenant if tenant is not None else os.environ.get("JQ_TENANT") or DEFAULT_TENANT,
-            error=ConfigError,
-        )
         if url is not None and (not isinstance(url, str) or not url):
             raise ConfigError(
                 f"url={shown(url)} is not a store URL: give a string such as {DEFAULT_URL!r}"
             )
+        self.tenant = checks.check_tenant(
+            tenant_for(url or os.environ.get("JQ_URL") or "", tenant), error=ConfigError
+        )
         if mode is not None:
             checks.check_choice(mode, "mode", ("plain", "keyed"), error=ConfigError)
         if mode == "plain" and (key_limit is not None or key_rate is not None):

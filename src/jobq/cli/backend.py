@@ -21,6 +21,7 @@ import msgspec
 from jobq.api.queue import Queue
 from jobq.cli.address import WrongAddress
 from jobq.client.store_handles import handle, release
+from jobq.client.tenants import tenant_for
 from jobq.core import checks
 from jobq.core.commands import Altered, AnyCommand
 from jobq.core.criteria import Criteria
@@ -43,7 +44,7 @@ class Backend:
     def __init__(self, url: str, *, tenant: str | None = None, timeout: float = 10.0) -> None:
         self.url = url
         self.shown = redacted_url(url)  # the URL without its password, for messages
-        self.tenant = tenant or os.environ.get("JQ_TENANT") or "default"
+        self.tenant = tenant_for(url, tenant or None)
         self.timeout = timeout
         self.actor = _user()
         """Recorded in the events of every command: `user@host`."""

@@ -108,7 +108,12 @@ def _global_options(*, env: bool) -> list[click.Parameter]:
             )
             for name in TLS_OPTIONS
         ),
-        option(["--tenant"], "JQ_TENANT", metavar="NAME", help="Tenant. Default: default."),
+        option(
+            ["--tenant"],
+            "JQ_TENANT",
+            metavar="NAME",
+            help="Tenant. Default: the tenant of the token, else default.",
+        ),
         option(
             ["-o", "--output"],
             "JQ_OUTPUT",

@@ -8,8 +8,8 @@ import pytest
 
 from jobq.errors import ConfigError
 from jobq.stores import open_store
+from jobq.stores.base.token import token
 from jobq.stores.remote.address import parse
-from jobq.stores.remote.token import token
 
 
 @pytest.mark.parametrize(

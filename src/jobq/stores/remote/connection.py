@@ -23,9 +23,9 @@ from jobq.rpc import contract, frames
 from jobq.rpc.frames import Call, Cancel, Frame, Hello, Item, Refusal, Reply, Time, Welcome
 from jobq.rpc.refusals import error_of
 from jobq.stores.base import Clock
+from jobq.stores.base.token import token
 from jobq.stores.remote.address import Address
 from jobq.stores.remote.stream import Stream
-from jobq.stores.remote.token import token
 
 log = logging.getLogger("jobq.remote")
 

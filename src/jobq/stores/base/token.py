@@ -1,12 +1,15 @@
-"""The token of this process: JQ_TOKEN, or else the file that JQ_TOKEN_FILE names.
+"""The token that identifies this process to a jq-server.
 
-The file is read again for each new stream, so a token that is replaced in time is used without a
-restart.
+It is JQ_TOKEN, or else in the file that JQ_TOKEN_FILE names. The file is read again for each new
+stream, so a token that is replaced in time is used without a restart.
 """
 
 from __future__ import annotations
 
+import base64
 import os
+
+import msgspec
 
 from jobq.errors import ConfigError
 
@@ -35,3 +38,20 @@ def _checked(found: str, source: str) -> str:
             "it must be one line"
         )
     return found
+
+
+def claimed_tenant() -> str | None:
+    """The claim `tenant` of the token. None if there is no token, or no such claim in it.
+
+    Nothing is verified here: the server does that.
+    """
+    parts = (token() or "").split(".")
+    if len(parts) != 3:
+        return None
+    try:
+        text = base64.urlsafe_b64decode(parts[1] + "=" * (-len(parts[1]) % 4))
+        claims = msgspec.json.decode(text)
+    except ValueError:
+        return None
+    tenant = claims.get("tenant") if isinstance(claims, dict) else None
+    return tenant if isinstance(tenant, str) else None
