@@ -172,7 +172,7 @@ class Stream:
             )
         if service.stopping:
             raise StoreUnavailable("the server is stopping")
-        guarded = service.context.guarded_by(self._token)
+        guarded = await service.context.guarded(self._rpc)
         tenant = guarded.principal.tenant
         if tenant is not None and hello.tenant not in (None, tenant):
             raise ConfigError(
