@@ -33,7 +33,9 @@ GAP = "gap"
 _OF_QUEUES = frozenset(kind.value for kind in QueueKind)
 
 
-class _Line(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
+class Line(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
+    """The fields on the wire, in order. scripts/event_schemas.py writes schemas/ from this."""
+
     v: int  # a field without a default is always written
     id: str
     number: int | None = None  # None: the line is from before events were numbered
@@ -63,18 +65,18 @@ class _Line(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fa
     meta: dict[str, str] | None = None
 
 
-FIELDS: tuple[str, ...] = _Line.__struct_fields__
+FIELDS: tuple[str, ...] = Line.__struct_fields__
 """The names on the wire, in order."""
 
 _encoder = msgspec.json.Encoder()
-_decoder = msgspec.json.Decoder(_Line)
+_decoder = msgspec.json.Decoder(Line)
 
 
 def encode(event: EventRecord) -> bytes:
     """The event as one line of JSON, without the newline."""
     e = event
     return _encoder.encode(
-        _Line(
+        Line(
             v=VERSION,
             id=e.id,
             number=e.number,
