@@ -305,7 +305,7 @@ def _ends(call: Call, outcomes: Sequence[Complete], plain: dict[QueueName, Plain
         if job is None or job.id != outcome.id:
             return None
         queue = plain[outcome.queue]
-        columns.append((job.qid, job.pk, outcome.token, outcome.result))
+        columns.append((job.pk, outcome.token, outcome.result))
         items.setdefault(job.qid, []).append(completed_item(job, now))
         runs[job.qid] = runs.get(job.qid, 0) + now - job.started_ms
         if job.watched:
@@ -315,7 +315,7 @@ def _ends(call: Call, outcomes: Sequence[Complete], plain: dict[QueueName, Plain
         list(items), [len(each) for each in items.values()], list(runs.values()),
         [_encode(each) for each in items.values()],
     )  # fmt: skip
-    return Ends(tuple(zip(*columns, strict=True)), entries, happened)
+    return Ends((list(items), *zip(*columns, strict=True)), entries, happened)
 
 
 # ── queues ────────────────────────────────────────────────────────────────────────────────────────

@@ -37,8 +37,8 @@ def _typed(n: int, column: str) -> str:
 
 
 _KEPT = (
-    f"CASE WHEN g.kept_ms IS NULL THEN {FOREVER} WHEN g.flags & {WATCHED} = 0 THEN $6 + g.kept_ms "
-    f"ELSE $6 + greatest(g.kept_ms, {WATCHED_MS}) END"
+    f"CASE WHEN q.kept_ms IS NULL THEN {FOREVER} WHEN g.flags & {WATCHED} = 0 THEN $6 + q.kept_ms "
+    f"ELSE $6 + greatest(q.kept_ms, {WATCHED_MS}) END"
 )
 """How long a completed job is kept, as core.retention.kept_ms says."""
 

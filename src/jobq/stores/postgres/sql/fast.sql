@@ -53,20 +53,16 @@ SELECT 1 / (
 WITH wanted AS MATERIALIZED (
     SELECT * FROM unnest($1::integer[]{floors_18}) WITH ORDINALITY AS wanted (qid{floor}, ordinal)
 ),
-outcomes AS MATERIALIZED (
-    SELECT o.*, q.kept_ms
-    FROM unnest($2::integer[], $3::bigint[], $4::text[], $5::bytea[]) AS o (qid, pk, token, result)
-    JOIN queues q USING (qid) WHERE q.plain
-),
+-- The outcomes are arrays, and each row finds its own by its place in $3. The planner takes them for
+-- a few rows and would join them by a nested loop, which compares every job with every outcome.
 gone AS (
-    DELETE FROM jobs_hot j USING outcomes o
-    -- The list keeps the look-ups by number: in a table that vacuum found empty, they seem dear.
-    WHERE j.pk = ANY ($3::bigint[]) AND j.pk = o.pk AND j.token = o.token AND j.state = 3
-        AND j.flags & {not_plain} = 0
-    RETURNING j.*, o.result AS returned, o.kept_ms
+    DELETE FROM jobs_hot j
+    WHERE j.pk = ANY ($3::bigint[]) AND j.state = 3 AND j.flags & {not_plain} = 0
+        AND j.token = ($4::text[])[array_position($3::bigint[], j.pk)]
+    RETURNING j.*, ($5::bytea[])[array_position($3::bigint[], j.pk)] AS returned
 ),
 ended AS (
-    INSERT INTO jobs_ended ({job}) SELECT {ended_job} FROM gone g
+    INSERT INTO jobs_ended ({job}) SELECT {ended_job} FROM gone g JOIN queues q USING (qid)
 ),
 -- By its address: the row is locked, so that it cannot move. A row that another transaction has
 -- changed since this statement began is not found there, and a later claim takes it.
@@ -129,7 +125,8 @@ fits AS MATERIALIZED (
             AND NOT EXISTS (SELECT 1 FROM calls WHERE caller = $11 AND call = $12)
         ))
         AND NOT EXISTS (
-            SELECT 1 FROM wanted LEFT JOIN queues q USING (qid) WHERE q.plain IS NOT TRUE
+            SELECT 1 FROM unnest($1::integer[] || $2::integer[]) AS named (qid)
+            LEFT JOIN queues q USING (qid) WHERE q.plain IS NOT TRUE
         )
         AND NOT EXISTS (
             SELECT 1 FROM wanted CROSS JOIN LATERAL (
