@@ -77,6 +77,8 @@ STATEMENTS: dict[str, tuple[str, str]] = {
     "load_job": (SQL.hot["load_job"], "7"),
     "taken": (SQL.hot["taken"], "1, '{w1,w2}', 1, 2"),
     "past_retention": (SQL.upkeep["past_retention"], "1, 4, 0, 1010, 10"),
+    "newest_beyond": (SQL.upkeep["newest_beyond"], "1, 4, 10"),
+    "beyond_count": (SQL.upkeep["beyond_count"], "1, 4, 1010, 5, 10"),
     "to_tick": (SQL.upkeep["to_tick"], "5, 5"),
     "page_waiting": (SQL.reads["page_waiting"], "1, 10, 0, 15000"),
     "page_waiting_keyed": (SQL.reads["page_waiting_keyed"], "2, 10, 'key5', 0, 15000"),
@@ -137,7 +139,7 @@ def connection(request: pytest.FixtureRequest) -> Iterator[psycopg.Connection[An
         connection.execute(schema.encode())
         connection.execute(_FILL.encode())
         # As the store's connections are set (session.py).
-        connection.execute("SET enable_seqscan = off; SET jit = off")
+        connection.execute("SET enable_seqscan = off; SET enable_bitmapscan = off; SET jit = off")
         connection.execute(b"PREPARE pass AS " + NUMBERING["number"].encode())
         connection.execute("EXECUTE pass(100000)")
         if request.param == "statistics":

@@ -125,7 +125,7 @@ def emptied() -> Iterator[psycopg.Connection[Any]]:
         )
         connection.execute("delete from jobs_hot")
         connection.execute("vacuum analyze jobs_hot")
-        connection.execute("set enable_seqscan = off")
+        connection.execute("set enable_seqscan = off; set enable_bitmapscan = off")
         yield connection
 
 

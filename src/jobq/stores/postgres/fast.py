@@ -59,6 +59,7 @@ _PUT = (
 _STATEMENTS = (
     *(FAST[name] for name in ("exchange", "fall_asleep", "next_times", "wake_up")),
     waking.SQL["wake"],
+    waking.SQL["anybody"],
     FLOORS["newest"],
 )
 """What an exchange may need. To prepare one of them later would commit what is queued."""
@@ -193,7 +194,9 @@ def exchange(
         published = held.ask(link, memory)
         reply = claiming.execute(ends, again=False)
         committed = link.sync()
-        waking.send(link, now, memory, claiming.work(), ends.happened, claiming.lines)
+        asked = None if claiming.above else waking.ask(link, memory, claiming.work(), ends.happened)
+        if asked is None:
+            waking.send(link, now, memory, claiming.work(), ends.happened, claiming.lines)
         link.flush()
         link.wait(committed)
         news = held.heard(memory, published)
@@ -203,6 +206,9 @@ def exchange(
         return None
     leases, late = claiming.leases(reply)
     _tell_of_ends(call, outcomes, late or ())
+    if asked is not None and waking.anybody(memory, asked):
+        waking.send(link, now, memory, claiming.work(), ends.happened)
+        link.flush()
     due, asleep = None, False
     if not leases and claiming.limit:
         leases, asleep, due = _sleep(claiming, mailbox)

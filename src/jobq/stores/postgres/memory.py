@@ -38,3 +38,4 @@ class PostgresMemory(Memory):
         self.held = Held()  # what the leader knows about snapshots
         self.floors = Floors()
         self.registered: dict[str, Registered] = {}  # by worker
+        self.heard_until = 0.0  # until then somebody probably sleeps or listens (monotonic clock)

@@ -60,6 +60,8 @@ def settings(address: Address) -> dict[str, str]:
         "jit": "off",
         # A plan that was made while a table was small must not read all of it later.
         "enable_seqscan": "off",
+        # A bitmap reads all rows that match, and their dead versions, where a few in order would do.
+        "enable_bitmapscan": "off",
         # Planning the statements of fast.sql takes ten times as long as running them for one job.
         "plan_cache_mode": "force_generic_plan",
     }
@@ -68,7 +70,7 @@ def settings(address: Address) -> dict[str, str]:
 def of_caller(address: Address) -> dict[str, str]:
     """The settings of a call inside a caller's transaction, which get their old values after it."""
     given = settings(address)
-    names = ("search_path", "lock_timeout", "jit", "enable_seqscan")
+    names = ("search_path", "lock_timeout", "jit", "enable_seqscan", "enable_bitmapscan")
     return {name: given[name] for name in names}
 
 

@@ -13,7 +13,7 @@ import msgspec
 
 from jobq.core.records import QueueName
 from jobq.stores.postgres.floors import Range, as_columns
-from jobq.stores.postgres.link import Link
+from jobq.stores.postgres.link import Link, Reply
 from jobq.stores.postgres.memory import PostgresMemory
 from jobq.stores.postgres.plain import is_plain
 from jobq.stores.postgres.queries import load, load_above
@@ -25,6 +25,10 @@ SQL_ABOVE = load_above("waking.sql")
 
 OVERDUE_MS = 10_000
 """Milliseconds. A delayed job that was due longer ago wakes nobody: the next claim promotes it."""
+
+
+HEARD_S = 0.1
+"""Seconds. If somebody was there, calls that soon after it wake and notify without asking first."""
 
 
 class Work(msgspec.Struct):
@@ -116,6 +120,27 @@ def send(
         link.execute(SQL["wake"], parameters).quiet = True
     else:
         link.execute(SQL_ABOVE["wake"], (*parameters, *as_columns(lines))).quiet = True
+
+
+def ask(
+    link: Link, memory: PostgresMemory, work: Iterable[Work], happened: Iterable[Happened]
+) -> Reply | None:
+    """Ask whether anybody is there to be woken or notified. None: do not ask, `send` at once.
+
+    In a busy queue nobody sleeps. The question takes a tenth of the time of the statement that
+    wakes and notifies."""
+    topics = list(happened)
+    if time.monotonic() < memory.heard_until or any(topic.kind == "ended" for topic in topics):
+        return None
+    return link.execute(SQL["anybody"], ([w.qid for w in work], [t.topic for t in topics]))
+
+
+def anybody(memory: PostgresMemory, reply: Reply) -> bool:
+    """The answer to `ask`."""
+    if reply.fetchone() is None:
+        return False
+    memory.heard_until = time.monotonic() + HEARD_S
+    return True
 
 
 def lines(memory: PostgresMemory, work: Iterable[Work]) -> Sequence[tuple[int, Range]] | None:

@@ -24,6 +24,14 @@ class Granted(msgspec.Struct, gc=False):
     watched: bool = False  # a caller waits for its end
 
 
+class Beyond(msgspec.Struct, gc=False):
+    """Ended jobs of a queue beyond the number that is kept (upkeep.retain)."""
+
+    cap: int  # the number
+    counted: int = 0  # ended jobs when this was last looked up
+    newest: tuple[int, int] | None = None  # at_ms and pk of the newest one to remove; None: removed
+
+
 class Memory:
     """Caches of one connection. Any of them may be emptied: then the rows are read again."""
 
@@ -32,5 +40,6 @@ class Memory:
         self.granted: dict[str, Granted] = {}  # by token
         self.deputies: dict[int, float] = {}  # by queue: no deputies until then (monotonic clock)
         self.unreadable: set[int] = set()  # queues whose settings cannot be read, as was logged
+        self.beyond: dict[tuple[int, int], Beyond] = {}  # by queue and state
         self.ticked_qid = 0  # the queue the last tick got to
         self.swept: dict[str, tuple[int | str, ...]] = {}  # by sweep: the last key it looked at

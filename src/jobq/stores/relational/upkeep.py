@@ -9,9 +9,14 @@ from jobq.core import outcomes, verdicts
 from jobq.core.states import Kind
 from jobq.stores.relational import ending, failed_runs, flows, holds, last_chances, sweeps, waiting
 from jobq.stores.relational.codes import CANCEL, CANCELLED, ENDED, ERRED, FAILED, NOTED
+from jobq.stores.relational.memory import Beyond
 from jobq.stores.relational.options import unpack_options
 from jobq.stores.relational.rows import Job, QueueRow, read_all
 from jobq.stores.relational.tx import Tx
+
+EXACT = 1_000
+"""Up to this count, exactly as many ended jobs are kept as the queue says. Reading that many
+entries of an index takes less than a millisecond."""
 
 
 def queue_due(tx: Tx, queue: QueueRow, limit: int) -> int:
@@ -112,12 +117,38 @@ def retain(tx: Tx, queue: QueueRow, limit: int) -> int:
                 tx.sql.upkeep["past_retention"], (queue.qid, state, keep, tx.now, limit - steps)
             ).fetchall()
             steps += _let_go(tx, queue, state, rows)
-        if cap is not None and tx.count(queue, state) > cap:
-            rows = tx.execute(
-                tx.sql.upkeep["beyond_count"], (queue.qid, state, cap, limit - steps)
-            ).fetchall()
-            steps += _let_go(tx, queue, state, rows)
+        if cap is not None:
+            steps += _trim(tx, queue, state, cap, limit - steps)
     return steps
+
+
+def _trim(tx: Tx, queue: QueueRow, state: int, cap: int, limit: int) -> int:
+    """Delete the oldest records of a state beyond the newest `cap`.
+
+    To find the newest one to delete, the store reads `cap` entries of an index. So above EXACT
+    records that is done once per hundredth of them, and a few more are kept meanwhile.
+    """
+    count = tx.count(queue, state)
+    if count <= cap or limit <= 0:
+        return 0
+    beyond = tx.memory.beyond.get((queue.qid, state))
+    if beyond is None or beyond.cap != cap or cap <= EXACT:
+        beyond = tx.memory.beyond[queue.qid, state] = Beyond(cap)
+    beyond.counted = min(beyond.counted, count)
+    if beyond.newest is None and (not beyond.counted or count - beyond.counted >= cap // 100):
+        beyond.newest = tx.execute(
+            tx.sql.upkeep["newest_beyond"], (queue.qid, state, cap)
+        ).fetchone()
+        beyond.counted = count
+    if beyond.newest is None:
+        return 0
+    rows = tx.execute(
+        tx.sql.upkeep["beyond_count"], (queue.qid, state, *beyond.newest, limit)
+    ).fetchall()
+    if len(rows) < limit:
+        beyond.newest = None
+    beyond.counted -= len(rows)
+    return _let_go(tx, queue, state, rows)
 
 
 def _let_go(tx: Tx, queue: QueueRow, state: int, rows: list[tuple[int, int]]) -> int:

@@ -45,13 +45,14 @@ ORDER BY finished_ms LIMIT $2 FOR NO KEY UPDATE SKIP LOCKED;
 SELECT pk, flags FROM jobs_ended WHERE qid = $1 AND state = $2 AND keep = $3 AND at_ms <= $4{since_6}
 ORDER BY at_ms, pk LIMIT $5;
 
--- name: beyond_count: ended jobs beyond the newest ones that are kept, in the order of their expiry
+-- name: newest_beyond: the newest of the ended jobs beyond the number that is kept
+SELECT at_ms, pk FROM jobs_ended WHERE qid = $1 AND state = $2 AND keep = 0
+ORDER BY at_ms DESC, pk DESC LIMIT 1 OFFSET $3;
+
+-- name: beyond_count: that one and those that expire before it, in order
 SELECT pk, flags FROM jobs_ended
-WHERE qid = $1 AND state = $2 AND keep = 0 AND (at_ms, pk) <= (
-    SELECT at_ms, pk FROM jobs_ended WHERE qid = $1 AND state = $2 AND keep = 0
-    ORDER BY at_ms DESC, pk DESC LIMIT 1 OFFSET $3
-){since_5}
-ORDER BY at_ms, pk LIMIT $4;
+WHERE qid = $1 AND state = $2 AND keep = 0 AND (at_ms, pk) <= ($3::bigint, $4::bigint){since_6}
+ORDER BY at_ms, pk LIMIT $5;
 
 -- name: sweep_minutes: metrics of a queue that are past their time
 DELETE FROM minutes

@@ -7,13 +7,14 @@ SELECT {queue} FROM queues;
 SELECT pk, flags FROM jobs WHERE qid = ? AND state = ? AND keep = ? AND at_ms <= ?
 ORDER BY at_ms LIMIT ?;
 
--- name: beyond_count: ended jobs beyond the newest ones that are kept, in the order of their expiry
+-- name: newest_beyond: the newest of the ended jobs beyond the number that is kept
+SELECT at_ms, pk FROM jobs WHERE qid = ? AND state = ? AND keep = 0 AND at_ms IS NOT NULL
+ORDER BY at_ms DESC, pk DESC LIMIT 1 OFFSET ?;
+
+-- name: beyond_count: that one and those that expire before it, in order
 SELECT pk, flags FROM jobs
-WHERE qid = ?1 AND state = ?2 AND keep = 0 AND at_ms IS NOT NULL AND (at_ms, pk) <= (
-    SELECT at_ms, pk FROM jobs WHERE qid = ?1 AND state = ?2 AND keep = 0 AND at_ms IS NOT NULL
-    ORDER BY at_ms DESC, pk DESC LIMIT 1 OFFSET ?3
-)
-ORDER BY at_ms LIMIT ?4;
+WHERE qid = ? AND state = ? AND keep = 0 AND at_ms IS NOT NULL AND (at_ms, pk) <= (?, ?)
+ORDER BY at_ms, pk LIMIT ?;
 
 -- name: sweep_minutes: metrics of a queue that are past their time
 DELETE FROM minutes
