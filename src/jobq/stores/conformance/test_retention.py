@@ -205,6 +205,20 @@ async def test_retention_by_count_removes_the_oldest(q: Desk) -> None:
     assert await q.counts() == {"completed": 3}
 
 
+async def test_a_large_count_keeps_the_newest_and_at_most_one_per_cent_more(q: Desk) -> None:
+    await keep(q, count=1_200)
+    for start in range(0, 1_600, 200):
+        await q.put(*(f"j{n:04}" for n in range(start, start + 200)))
+        await q.settle(*(complete(lease) for lease in await q.claim(200)))
+        q.clock.advance(SECOND)
+        while await q.store.tick():
+            pass
+        kept = (await q.counts())["completed"]
+        assert min(start + 200, 1_200) <= kept <= 1_212
+    assert await q.look("j0000") is None
+    assert await q.states("j0400", "j1599") == ["completed"] * 2
+
+
 async def test_retention_by_count_is_per_state(q: Desk) -> None:
     await keep(q, count=1)
     await q.run("done")
