@@ -194,9 +194,8 @@ def exchange(
         published = held.ask(link, memory)
         reply = claiming.execute(ends, again=False)
         committed = link.sync()
-        asked = None if claiming.above else waking.ask(link, memory, claiming.work(), ends.happened)
-        if asked is None:
-            waking.send(link, now, memory, claiming.work(), ends.happened, claiming.lines)
+        work, happened = claiming.work(), ends.happened
+        asked = waking.send_or_ask(link, now, memory, work, happened, claiming.lines)
         link.flush()
         link.wait(committed)
         news = held.heard(memory, published)
@@ -206,9 +205,7 @@ def exchange(
         return None
     leases, late = claiming.leases(reply)
     _tell_of_ends(call, outcomes, late or ())
-    if asked is not None and waking.anybody(memory, asked):
-        waking.send(link, now, memory, claiming.work(), ends.happened)
-        link.flush()
+    waking.send_if_heard(link, now, memory, work, happened, asked)
     due, asleep = None, False
     if not leases and claiming.limit:
         leases, asleep, due = _sleep(claiming, mailbox)

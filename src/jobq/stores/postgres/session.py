@@ -60,7 +60,7 @@ def settings(address: Address) -> dict[str, str]:
         "jit": "off",
         # A plan that was made while a table was small must not read all of it later.
         "enable_seqscan": "off",
-        # A bitmap reads all rows that match, and their dead versions, where a few in order would do.
+        # A bitmap reads all rows that match, and dead versions, where a few in order would do.
         "enable_bitmapscan": "off",
         # Planning the statements of fast.sql takes ten times as long as running them for one job.
         "plan_cache_mode": "force_generic_plan",

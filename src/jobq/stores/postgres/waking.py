@@ -122,25 +122,38 @@ def send(
         link.execute(SQL_ABOVE["wake"], (*parameters, *as_columns(lines))).quiet = True
 
 
-def ask(
-    link: Link, memory: PostgresMemory, work: Iterable[Work], happened: Iterable[Happened]
+def send_or_ask(
+    link: Link,
+    now: int,
+    memory: PostgresMemory,
+    work: Sequence[Work],
+    happened: Sequence[Happened],
+    lines: Sequence[tuple[int, Range]] | None,
 ) -> Reply | None:
-    """Ask whether anybody is there to be woken or notified. None: do not ask, `send` at once.
+    """The same for a busy queue, in which nobody sleeps: only ask whether anybody is there.
 
-    In a busy queue nobody sleeps. The question takes a tenth of the time of the statement that
-    wakes and notifies."""
-    topics = list(happened)
-    if time.monotonic() < memory.heard_until or any(topic.kind == "ended" for topic in topics):
+    The question takes a tenth of the time of `send`. Returns it, if it was asked, and then
+    `send_if_heard` must follow."""
+    soon = time.monotonic() < memory.heard_until
+    if soon or lines is not None or any(topic.kind == "ended" for topic in happened):
+        send(link, now, memory, work, happened, lines)
         return None
-    return link.execute(SQL["anybody"], ([w.qid for w in work], [t.topic for t in topics]))
+    return link.execute(SQL["anybody"], ([w.qid for w in work], [t.topic for t in happened]))
 
 
-def anybody(memory: PostgresMemory, reply: Reply) -> bool:
-    """The answer to `ask`."""
-    if reply.fetchone() is None:
-        return False
-    memory.heard_until = time.monotonic() + HEARD_S
-    return True
+def send_if_heard(
+    link: Link,
+    now: int,
+    memory: PostgresMemory,
+    work: Sequence[Work],
+    happened: Sequence[Happened],
+    asked: Reply | None,
+) -> None:
+    """Wake and notify if the reply to the question says that somebody is there."""
+    if asked is not None and asked.fetchone() is not None:
+        memory.heard_until = time.monotonic() + HEARD_S
+        send(link, now, memory, work, happened)
+        link.flush()
 
 
 def lines(memory: PostgresMemory, work: Iterable[Work]) -> Sequence[tuple[int, Range]] | None:
