@@ -209,7 +209,7 @@ async def test_an_event_that_the_target_rejects_is_saved_and_counted(
         "gap",
         "rejected by shelf://: too large",
     )
-    kept = relay.rejected.path.read_text()
+    kept = Path(relay.rejected.where).read_text()
     assert '"why":"too large"' in kept
     assert '"job":"huge"' in kept
     assert relay.status.queues[0].refused == 1

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import grpc.aio
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
@@ -11,6 +13,7 @@ from jobq.server.context import ServerContext
 from jobq.server.host import Host
 from jobq.server.settings import ServerSettings
 from jobq.stores import open_store
+from tests.waiting import PATIENCE_S
 
 
 async def test_a_server_says_that_it_serves() -> None:
@@ -34,3 +37,14 @@ async def test_a_port_in_use_is_an_error_in_words() -> None:
         second = Host(ServerContext(store, ServerSettings(grpc_port=host.port)), [])
         with pytest.raises(ConfigError, match="is the port in use"):
             await second.start()
+
+
+async def test_a_watch_of_the_health_ends_when_the_server_stops() -> None:
+    async with open_store("memory://host-watched") as store:
+        host = Host(ServerContext(store, ServerSettings(grpc_port=0)), [])
+        await host.start()
+        async with grpc.aio.insecure_channel(f"127.0.0.1:{host.port}") as channel:
+            watch = health_pb2_grpc.HealthStub(channel).Watch(health_pb2.HealthCheckRequest())
+            assert (await watch.read()).status == health_pb2.HealthCheckResponse.SERVING
+            async with asyncio.timeout(PATIENCE_S):
+                await host.stop(grace_s=10 * PATIENCE_S)

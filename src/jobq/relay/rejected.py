@@ -9,6 +9,7 @@ import os
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Protocol
 
 import msgspec
 
@@ -16,11 +17,25 @@ from jobq.core import wire
 from jobq.relay.targets import Rejected
 
 
+class Rejects(Protocol):
+    """Where rejected events are kept."""
+
+    @property
+    def where(self) -> str:
+        """The place, for log lines."""
+        ...
+
+    async def keep(self, target: str, rejected: Sequence[Rejected]) -> None:
+        """Store the events durably. After an OSError the relay must not skip them."""
+        ...
+
+
 class RejectedEvents:
     """A file of JSON lines with the keys `at_ms`, `target`, `why` and `event`."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self.where = str(path)
 
     async def keep(self, target: str, rejected: Sequence[Rejected]) -> None:
         """Append the events and fsync. After an OSError the relay must not skip them."""

@@ -31,7 +31,7 @@ from jobq.core.event_log import before, gap
 from jobq.core.event_records import EventPage, EventRecord
 from jobq.core.records import QueueName
 from jobq.errors import ConfigError, StoreUnavailable
-from jobq.relay.rejected import RejectedEvents
+from jobq.relay.rejected import RejectedEvents, Rejects
 from jobq.relay.status import QueueStatus, RelayStatus
 from jobq.relay.targets import Rejected, Target, TargetUnavailable
 from jobq.stores.base import Store
@@ -67,14 +67,16 @@ class Relay:
         lease: float = 15.0,
         poll: float = 0.5,
         mark_every: float = 5.0,
-        rejected: Path = Path("jq-relay-refused.jsonl"),
+        rejected: Path | Rejects = Path("jq-relay-refused.jsonl"),
         clock: Callable[[], int] = _now_ms,
     ) -> None:
         self.store, self.target, self.name = store, target, name
         self.who = who or f"{socket.gethostname()}-{os.getpid()}-{os.urandom(3).hex()}"
         self.page, self.lease_ms, self.poll, self.clock = page, int(lease * 1000), poll, clock
         self.mark_every, self._marked_at = mark_every, time.monotonic()
-        self.rejected = RejectedEvents(rejected)
+        self.rejected: Rejects = (
+            RejectedEvents(rejected) if isinstance(rejected, Path) else rejected
+        )
         self._lanes: dict[QueueName, _Lane] = {}
         self._others = 0
         self._problem: str | None = None
@@ -312,7 +314,7 @@ class _Lane:
                 relay.target.name,
                 len(rejected),
                 rejected[0].why,
-                relay.rejected.path,
+                relay.rejected.where,
             )
             if not await self._sent_gaps(rejected):
                 return 0

@@ -8,7 +8,7 @@ import logging
 import os
 import socket
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 import grpc
 import grpc.aio
@@ -22,6 +22,7 @@ from jobq.engine.service import Service as Loop
 from jobq.engine.settings import WorkerSettings
 from jobq.engine.ticker import Ticker
 from jobq.errors import ConfigError
+from jobq.relay.relay import Relay
 from jobq.server.context import ServerContext
 
 log = logging.getLogger("jobq.server")
@@ -48,22 +49,55 @@ class Service(Protocol):
 MakeService = Callable[[ServerContext], Service]
 
 
+class _Health(HealthServicer):  # type: ignore[misc] # it has no annotations
+    """The standard health service, whose watches end when the server stops.
+
+    A watch never ends by itself, so it would delay every stop by the whole grace time.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stopping = asyncio.Event()
+
+    async def Watch(
+        self,
+        request: health_pb2.HealthCheckRequest,
+        context: grpc.aio.ServicerContext[Any, Any],
+    ) -> None:
+        """Send the state of a service whenever it changes, until the server stops."""
+        watch = asyncio.ensure_future(super().Watch(request, context))
+        stop = asyncio.ensure_future(self.stopping.wait())
+        try:
+            await asyncio.wait({watch, stop}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            watch.cancel()
+            stop.cancel()
+
+
 class Host:
     """A running server. Use it as an async context manager, on an open store.
 
     It listens when the context is entered, and `port` then says where. On exit it stops in this
-    order: no new calls, running calls end (up to the grace time), upkeep ends. The caller closes
-    the store.
+    order: no new calls, running calls end (up to the grace time), upkeep ends, the relay ends. The
+    caller closes the store.
     """
 
-    def __init__(self, context: ServerContext, services: Sequence[MakeService]) -> None:
+    def __init__(
+        self,
+        context: ServerContext,
+        services: Sequence[MakeService],
+        *,
+        relay: Relay | None = None,
+    ) -> None:
         self.context = context
+        self.relay = relay
         self.services = [make(context) for make in services]
         self.port = 0
-        self._health = HealthServicer()
+        self._health = _Health()
         self._server = self._built()
         self._loops: list[Loop] = []
         self._tasks: list[asyncio.Task[None]] = []
+        self._relaying: asyncio.Task[None] | None = None
         self.on_stop: list[Callable[[], None]] = []
         """Called when the server begins to stop, e.g. so that /readyz says so."""
         self._stopped = False
@@ -97,6 +131,8 @@ class Host:
             await self._health.set(name, _SERVING)
         if settings.upkeep:
             self._begin_upkeep()
+        if self.relay is not None:
+            self._relaying = asyncio.create_task(self._relay(self.relay))
         log.info("listening on %s:%d", _bracketed(settings.grpc_host), self.port)
 
     def _begin_upkeep(self) -> None:
@@ -120,15 +156,29 @@ class Host:
         for notify in self.on_stop:
             notify()
         await self._health.enter_graceful_shutdown()
+        self._health.stopping.set()
         for service in self.services:
             service.drain()
         await self._server.stop(grace)
+        log.debug("no more calls run")
         for loop in self._loops:
             loop.stop()
         await asyncio.gather(*self._tasks)
         if self._loops:
             with contextlib.suppress(Exception):  # another server leads after the ttl
                 await self._leader.resign()
+        log.debug("the upkeep has ended")
+        if self.relay is not None and self._relaying is not None:
+            self.relay.stop()
+            await self._relaying
+            log.debug("the relay has ended")
+
+    async def _relay(self, relay: Relay) -> None:
+        """Ship events. A failure of the relay does not stop the server."""
+        try:
+            await relay.run()
+        except Exception:
+            log.exception("the relay has failed: events stay in the store until a restart")
 
     async def stop_now(self) -> None:
         """End all calls at once, while `stop` still waits for them."""

@@ -11,10 +11,14 @@ from collections.abc import AsyncIterator, Iterator
 from jobq.console.probes import Probes, Pulse, Route, healthz
 from jobq.core.redact import redacted_url
 from jobq.engine.signal_handlers import signals_caught
+from jobq.relay.relay import Relay
+from jobq.relay.targets import open_target
 from jobq.server.context import Authenticator, NoTokens, ServerContext
 from jobq.server.host import Host
+from jobq.server.metrics import ServerMetrics
 from jobq.server.plan import AuthPlan, Plan
 from jobq.server.readiness import Readiness
+from jobq.server.rejects import StoredRejects
 from jobq.server.services import SERVICES
 from jobq.server.settings import ServerSettings
 from jobq.server.tls import Certificates
@@ -65,10 +69,16 @@ async def serving(plan: Plan) -> AsyncIterator[Host]:
     async with open_store(plan.store_url) as store, _authenticator(plan.auth) as authenticator:
         log.info("jobs are in %s (from %s)", redacted_url(store.url), plan.store_from)
         context = ServerContext(store, settings_of(plan), authenticator=authenticator)
-        host = Host(context, SERVICES)
-        with _probes(plan, store, host):
+        metrics = ServerMetrics(store)
+        metrics.attach(context)
+        relay = _relay(plan, store)
+        if relay is not None:
+            metrics.relay = lambda: relay.status
+        host = Host(context, SERVICES, relay=relay)
+        with _probes(plan, metrics, host):
             async with host:
                 yield host
+    log.debug("the store is closed")
 
 
 def settings_of(plan: Plan) -> ServerSettings:
@@ -103,16 +113,26 @@ async def _authenticator(auth: AuthPlan | None) -> AsyncIterator[Authenticator]:
                 await reading
 
 
+def _relay(plan: Plan, store: Store) -> Relay | None:
+    if plan.kafka_url is None:
+        return None
+    return Relay(store, open_target(plan.kafka_url), rejected=StoredRejects(store))
+
+
 @contextlib.contextmanager
-def _probes(plan: Plan, store: Store, host: Host) -> Iterator[None]:
-    """Serve /healthz, /readyz and /metrics."""
+def _probes(plan: Plan, metrics: ServerMetrics, host: Host) -> Iterator[None]:
+    """Serve /healthz, /readyz and /metrics. Both ports may be the same."""
     loop = asyncio.get_running_loop()
-    ready = Readiness(store, loop)
+    ready = Readiness(host.context.store, loop)
     host.on_stop.append(ready.stop)
     routes: dict[tuple[str, int], dict[str, Route]] = {}
     if plan.health is not None:
         routes[plan.health] = {"/healthz": healthz(Pulse(loop)), "/readyz": ready.route()}
+    if plan.metrics is not None:
+        routes.setdefault(plan.metrics, {})["/metrics"] = metrics.route(loop)
     with contextlib.ExitStack() as stack:
         for (address, port), found in routes.items():
-            stack.enter_context(Probes({port: found}, host=address))
+            probes = stack.enter_context(Probes({port: found}, host=address))
+            for served, number in probes.addresses:
+                log.info("serving %s on %s:%d", ", ".join(found), served, number)
         yield
