@@ -110,6 +110,27 @@ def test_an_algorithm_that_is_not_allowed_is_refused(tmp_path: Path) -> None:
         tokens.principal(token(PRIVATE, "RS256"))
 
 
+def test_a_secret_verifies_only_hashes_that_it_is_long_enough_for() -> None:
+    with pytest.raises(ConfigError, match="needs at least 64"):
+        secret_key(SECRET, frozenset({"HS256", "HS512"}))
+    with pytest.raises(Unauthenticated, match="HS512"):
+        by_secret().principal(token(SECRET * 2, "HS512"))
+
+
+def test_a_weak_public_key_is_refused(tmp_path: Path) -> None:
+    weak = rsa.generate_private_key(65537, 1024)
+    path = tmp_path / "weak.pem"
+    path.write_bytes(
+        weak.public_key().public_bytes(
+            serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
+        )
+    )
+    with pytest.raises(ConfigError, match="too weak"):
+        public_key(path, NONE)
+    with pytest.raises(ConfigError, match="no key"):
+        parse_jwks(json.dumps({"keys": [jwk(weak, "1")]}).encode(), NONE, secrets=False)
+
+
 def test_a_wrong_signature_is_refused() -> None:
     with pytest.raises(Unauthenticated, match="signature"):
         by_secret().principal(token(b"another secret that is long enough, too"))

@@ -128,7 +128,7 @@ class AuthConfig(_Section, frozen=True, kw_only=True):
     """`auth`: which tokens the server accepts. Without a key it checks none."""
 
     algorithms: list[str] = []
-    """Default: those that fit the key: RS256 and ES256 and EdDSA, or HS256 for a secret."""
+    """Default: all that fit a public key, and HS256 for a secret."""
     issuer: str | None = None
     audience: str | None = None
     jwks_path: str | None = None

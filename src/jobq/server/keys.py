@@ -17,6 +17,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import jwt
+from cryptography.hazmat.primitives.asymmetric import ec, ed448, ed25519, rsa
+from cryptography.hazmat.primitives.serialization import load_pem_public_key
 
 from jobq.errors import ConfigError
 
@@ -32,8 +34,10 @@ FAMILIES: dict[str, frozenset[str]] = {
 ALGORITHMS = frozenset().union(*FAMILIES.values())
 _ASYMMETRIC = ALGORITHMS - FAMILIES["oct"]
 
-MIN_SECRET = 32
-"""Bytes of a shared secret: as long as the output of SHA-256 (RFC 7518, 3.2)."""
+MIN_SECRET = {"HS256": 32, "HS384": 48, "HS512": 64}
+"""Bytes of a shared secret: as long as the output of the hash (RFC 7518, 3.2)."""
+_MIN_RSA = 2048
+"""Bits of an RSA key (RFC 7518, 3.3)."""
 _MAX_JWKS = 2**20
 """Bytes of a key set. Real ones have a few kilobytes."""
 _FETCH_S = 5.0
@@ -77,13 +81,15 @@ class KeySet:
 
 
 def secret_key(secret: bytes, allowed: frozenset[str]) -> Key:
-    """The key of a shared secret."""
-    if len(secret) < MIN_SECRET:
+    """The key of a shared secret. Unless the configuration says more, it verifies HS256 only."""
+    algorithms = _fitting("oct", allowed or frozenset({"HS256"}))
+    least = max(MIN_SECRET[name] for name in algorithms)
+    if len(secret) < least:
         raise ConfigError(
-            f"the secret of tokens has {len(secret)} bytes, and needs at least {MIN_SECRET}: make "
-            "one with `openssl rand -base64 48`"
+            f"the secret of tokens has {len(secret)} bytes, and needs at least {least}: make one "
+            "with `openssl rand -base64 64`"
         )
-    return Key(None, secret, _fitting("oct", allowed))
+    return Key(None, secret, algorithms)
 
 
 def public_key(path: Path, allowed: frozenset[str]) -> Key:
@@ -91,9 +97,6 @@ def public_key(path: Path, allowed: frozenset[str]) -> Key:
     data = read(path)
     if b"PRIVATE KEY" in data:
         raise ConfigError(f"{path} is a private key: the server needs only the public one")
-    from cryptography.hazmat.primitives.asymmetric import ec, ed448, ed25519, rsa
-    from cryptography.hazmat.primitives.serialization import load_pem_public_key
-
     try:
         value = load_pem_public_key(data)
     except ValueError as e:
@@ -105,8 +108,17 @@ def public_key(path: Path, allowed: frozenset[str]) -> Key:
     }
     for kind, types in kinds.items():
         if isinstance(value, types):
+            if _is_weak(value):
+                raise ConfigError(f"{path} has fewer than {_MIN_RSA} bits, which is too weak")
             return Key(None, value, _fitting(kind, allowed))
     raise ConfigError(f"{path} is a key of the kind {type(value).__name__}, which signs no tokens")
+
+
+def _is_weak(value: Any) -> bool:
+    """Whether this is an RSA key that is too short, or a secret that is."""
+    if isinstance(value, bytes):
+        return len(value) < MIN_SECRET["HS256"]
+    return isinstance(value, rsa.RSAPublicKey) and value.key_size < _MIN_RSA
 
 
 def _fitting(kind: str, allowed: frozenset[str]) -> frozenset[str]:
@@ -146,7 +158,7 @@ def _jwk(entry: Any, allowed: frozenset[str], secrets: bool) -> Key | None:
     kind = entry.get("kty")
     if kind not in FAMILIES or (kind == "oct" and not secrets):
         return None
-    algorithms = FAMILIES[str(kind)] & (allowed or _ASYMMETRIC)
+    algorithms = set(FAMILIES[str(kind)] & (allowed or _ASYMMETRIC))
     if entry.get("alg"):
         algorithms &= {str(entry["alg"])}
     if not algorithms:
@@ -155,6 +167,11 @@ def _jwk(entry: Any, allowed: frozenset[str], secrets: bool) -> Key | None:
         value = jwt.PyJWK(dict(entry), algorithm=min(algorithms)).key
     except (jwt.PyJWTError, ValueError, TypeError):
         log.warning("the key %s of the key set cannot be read, and is left out", entry.get("kid"))
+        return None
+    if isinstance(value, bytes):
+        algorithms = {name for name in algorithms if len(value) >= MIN_SECRET[name]}
+    if not algorithms or _is_weak(value):
+        log.warning("the key %s of the key set is too short, and is left out", entry.get("kid"))
         return None
     return Key(entry.get("kid"), value, frozenset(algorithms))
 

@@ -1,0 +1,1 @@
+"""The Store contract for one principal, in the roles of stores/base."""

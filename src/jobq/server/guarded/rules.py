@@ -1,0 +1,113 @@
+"""What a principal may do, and what belongs to its tenant."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from typing import TypeVar
+
+from jobq.core.checks import as_actor
+from jobq.core.records import (
+    Edge,
+    JobSpec,
+    QueueName,
+)
+from jobq.errors import AccessDenied, JobNotFound, Unauthenticated
+from jobq.server.access import CALLS as CALLS
+from jobq.server.access import CallRule as CallRule
+from jobq.server.principal import Principal, Scope
+from jobq.server.quotas import TenantRules
+from jobq.server.specs import check_queue, check_spec, check_word
+from jobq.stores.base import Store
+
+_R = TypeVar("_R")
+
+ADMIN: frozenset[Scope] = frozenset({"admin"})
+READ: frozenset[Scope] = frozenset({"read"})
+MAX_LIMIT = 10_000
+"""Records or steps that one call may ask for. More is cut: callers ask again for the rest."""
+
+
+class Guard:
+    """Who calls, and what belongs to the caller. The roles of the contract inherit from it."""
+
+    def __init__(
+        self,
+        store: Store,
+        principal: Principal,
+        tenants: TenantRules,
+        *,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._store = store
+        self._tenants = tenants
+        self.principal = principal
+        self.url = store.url
+        self._clock = clock
+        self._allowed = frozenset(
+            name for name, rule in CALLS.items() if principal.may(rule.scopes)
+        )
+
+    def check(self, call: str) -> None:
+        """AccessDenied unless the principal's scopes allow the call.
+
+        Unauthenticated if the token has expired, also in the middle of a long stream.
+        """
+        expires_s = self.principal.expires_s
+        if expires_s is not None and self._clock() >= expires_s:
+            raise Unauthenticated("the token has expired: connect again with a new one")
+        if call not in self._allowed:
+            self._refuse(call, CALLS[call].scopes)
+
+    def _refuse(self, call: str, needed: frozenset[Scope]) -> None:
+        have = " ".join(sorted(self.principal.scopes)) or "none"
+        need = " or ".join(sorted(needed))
+        raise AccessDenied(
+            f"{call} needs the scope {need}, and the token of {self.principal.subject!r} has {have}"
+        )
+
+    def _is_own(self, tenant: str) -> bool:
+        return self.principal.tenant is None or tenant == self.principal.tenant
+
+    def _own(self, queue: QueueName) -> None:
+        check_queue(queue)
+        if not self._is_own(queue.tenant):
+            raise JobNotFound(f"there is no queue {queue.queue!r} of tenant {queue.tenant!r}")
+
+    def _own_all(self, queues: Iterable[QueueName]) -> None:
+        for queue in queues:
+            self._own(queue)
+
+    def _own_edges(self, edges: Sequence[Edge]) -> None:
+        for edge in edges:
+            self._own(edge.job.queue)
+
+    def _own_spec(self, spec: JobSpec) -> None:
+        check_spec(spec)
+        if self.principal.tenant is None:
+            return
+        if spec.queue.tenant != self.principal.tenant:
+            self._own(spec.queue)
+        if spec.after:
+            self._own_edges(spec.after)
+
+    def _named(self, name: str) -> str:
+        """The name of a worker or an election in the store."""
+        check_word(name, "name")
+        tenant = self.principal.tenant
+        if tenant is None or name.startswith(f"{tenant}:"):
+            return name
+        return f"{tenant}:{name}"
+
+    def _actor(self, actor: str | None) -> str | None:
+        """Who an event names: the token's subject, and what the caller says about itself."""
+        subject = self.principal.subject
+        if not subject:
+            return actor
+        return as_actor(f"{subject} ({actor})" if actor else subject)
+
+
+def in_place(own: Sequence[bool], replies: Iterable[_R], otherwise: _R) -> list[_R]:
+    """Replies in the order of what was asked, with `otherwise` for what was not passed on."""
+    rest = iter(replies)
+    return [next(rest) if passed else otherwise for passed in own]

@@ -1,0 +1,111 @@
+"""Checks of what clients send: our own client has made them already, others may not have.
+
+A store takes records as they are. So names, numbers and sizes are checked here, before a call of a
+client reaches the store.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+from jobq.core.checks import (
+    MAX_COST,
+    MAX_EPOCH_MS,
+    MAX_MS,
+    check_id,
+    check_key,
+    check_queue_name,
+    check_short_name,
+    check_signal,
+    check_task_name,
+    check_tenant,
+    shown,
+)
+from jobq.core.meta import check_meta
+from jobq.core.records import MAX_PRIORITY, AnyOutcome, Block, JobSpec, QueueName
+from jobq.errors import InvalidJob
+
+_MAX_STALLS = 2**31 - 1
+_MAX_WORD = 512
+"""Characters of the name of a worker, a call, a reader or a lock: ids with a prefix."""
+_MAX_CODEC = 64
+"""Characters of the name of a codec."""
+_MAX_EDGES = 100_000
+"""Jobs that one job may wait for."""
+
+
+@lru_cache(maxsize=10_000)
+def check_queue(queue: QueueName) -> None:
+    """InvalidJob unless the tenant and the queue have proper names."""
+    check_tenant(queue.tenant)
+    check_queue_name(queue.queue)
+
+
+_task_name = lru_cache(maxsize=10_000)(check_task_name)
+
+
+def check_spec(spec: JobSpec) -> None:
+    """InvalidJob names what is wrong with a new job."""
+    check_queue(spec.queue)
+    check_id(spec.id)
+    _task_name(spec.name)
+    if spec.key is not None:
+        check_key(spec.key)
+    _within(spec.priority, 0, MAX_PRIORITY, "priority")
+    _within(spec.delay_ms, 0, MAX_MS, "delay_ms")
+    if spec.cost != 1:
+        _within(spec.cost, 1, MAX_COST, "cost")
+    if spec.at_ms is not None:
+        _within(spec.at_ms, -MAX_EPOCH_MS, MAX_EPOCH_MS, "at_ms")
+    for option in ("ttl_ms", "result_ttl_ms", "timeout_ms"):
+        if (value := getattr(spec, option)) is not None:
+            _within(value, 0, MAX_MS, option)
+    if spec.max_stalls is not None:
+        _within(spec.max_stalls, 0, _MAX_STALLS, "max_stalls")
+    if spec.meta is not None:
+        check_meta(spec.meta)
+    _check_rare(spec)
+
+
+def _check_rare(spec: JobSpec) -> None:
+    if len(spec.codec) > _MAX_CODEC:
+        raise InvalidJob(f"codec={shown(spec.codec)} is too long: at most {_MAX_CODEC} characters")
+    if spec.unique is not None:
+        check_word(spec.unique.lock, "unique lock")
+        if spec.unique.ttl_ms is not None:
+            _within(spec.unique.ttl_ms, 0, MAX_MS, "unique ttl_ms")
+    if spec.schedule is not None:
+        check_id(spec.schedule, "schedule")
+    if len(spec.after) > _MAX_EDGES:
+        raise InvalidJob(f"after has {len(spec.after):,} jobs, more than {_MAX_EDGES:,}")
+    for edge in spec.after:
+        check_queue(edge.job.queue)
+        check_id(edge.job.id)
+
+
+def check_outcome(outcome: AnyOutcome) -> None:
+    """InvalidJob names what is wrong with the end of a run."""
+    check_queue(outcome.queue)
+    delay_ms = getattr(outcome, "delay_ms", None)
+    if delay_ms is not None:
+        check_span(delay_ms, "delay_ms")
+    if isinstance(outcome, Block):
+        if outcome.timeout_ms is not None:
+            check_span(outcome.timeout_ms, "timeout_ms")
+        if outcome.signal is not None:
+            check_signal(outcome.signal)
+
+
+def check_span(ms: int, option: str, *, least: int = 0) -> None:
+    """InvalidJob unless this is a time that a store can add to another."""
+    _within(ms, least, MAX_MS, option)
+
+
+def check_word(text: str, option: str) -> None:
+    """InvalidJob unless this can be the name of a worker, a call, a reader or a lock."""
+    check_short_name(text, option, _MAX_WORD)
+
+
+def _within(value: int, least: int, most: int, option: str) -> None:
+    if not least <= value <= most:
+        raise InvalidJob(f"{option}={shown(value)} is not between {least:,} and {most:,}")
