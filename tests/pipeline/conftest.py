@@ -74,6 +74,7 @@ class History:
     def __init__(self) -> None:
         self.lines: list[dict[str, Any]] = []
         self._jobs: dict[tuple[str, str, str], dict[str, Any]] = {}
+        self._logs: dict[tuple[str, str], int] = {}
 
     def event(
         self,
@@ -104,7 +105,9 @@ class History:
         previous = None if kind == "accepted" else known["state"]
         line = {
             "v": 1,
-            "id": f"log-{len(self.lines) + 1}-0",
+            "id": f"log-{len(self.lines) + 1}-0-f00dcafe",
+            "number": self._next(tenant, queue),
+            "shard": 0,
             "kind": kind,
             "at_ms": at_ms,
             "tenant": tenant,
@@ -143,7 +146,7 @@ class History:
         line = {
             "v": 1,
             "id": f"log-{len(self.lines) + 1}-0-f00dcafe",
-            "number": len(self.lines) + 1,
+            "number": self._next("acme", "mail"),
             "shard": 0,
             "kind": kind,
             "at_ms": at_ms,
@@ -162,13 +165,22 @@ class History:
         self.lines.append({name: value for name, value in line.items() if value is not None})
         return self
 
-    def gap(self, *, at: float = 0) -> History:
-        """A gap: the store's log lost entries here."""
+    def _next(self, tenant: str, queue: str) -> int:
+        """The next number of a queue's log."""
+        log = self._logs[tenant, queue] = self._logs.get((tenant, queue), 0) + 1
+        return log
+
+    def gap(self, *, at: float = 0, dropped: int = 1) -> History:
+        """A gap: the store's log lost so many events here."""
         at_ms = self.START + int(at * 1000)
+        for _ in range(dropped):
+            number = self._next("acme", "mail")
         self.lines.append(
             {
                 "v": 1,
-                "id": f"log-{len(self.lines) + 1}-0",
+                "id": f"log-{len(self.lines) + 1}-0-f00dcafe",
+                "number": number,
+                "shard": 0,
                 "kind": "gap",
                 "at_ms": at_ms,
                 "tenant": "acme",

@@ -51,9 +51,9 @@ def test_the_lake_agrees_with_the_store_after_every_part_was_killed(
         (queue.queue, queue.problems, queue.behind) for queue in found.queues
     ]
     store = drill.counts()
-    assert sum(queue.completed for queue in found.queues) == store[State.COMPLETED]
-    assert sum(queue.failed for queue in found.queues) == store[State.FAILED] == 6
-    assert sum(queue.accepted for queue in found.queues) == 600
+    assert sum(queue.totals.completed for queue in found.queues) == store[State.COMPLETED]
+    assert sum(queue.totals.failed for queue in found.queues) == store[State.FAILED] == 6
+    assert sum(queue.totals.accepted for queue in found.queues) == 600
     events = lake.read(EVENTS)
     assert events.count() == events.select("id").distinct().count() == lake.state.totals.events
     usage = lake.read(TENANT_DAY).selectExpr("sum(accepted)", "sum(completed)").first()

@@ -6,11 +6,13 @@ log until then. A program that follows what happens uses `Queue.events()` instea
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from types import TracebackType
 from typing import Self
 
-from jobq.core.event_records import EventPage
-from jobq.core.records import QueueName
+from jobq.core.event_log import before
+from jobq.core.event_records import EventPage, EventRecord
+from jobq.core.records import Filter, JobKey, JobRecord, Page, QueueName
 from jobq.core.states import State
 from jobq.stores import open_store
 
@@ -47,11 +49,21 @@ class LogReader:
         """The position of the last event of the queue's log."""
         return (await self.store.read_events(queue, after=None)).position
 
-    async def ends(self, tenant: str, queue: str) -> tuple[str, ...]:
-        """The position of the last event in each partition that has events, as event ids contain
-        it."""
-        position = await self.end(QueueName(tenant, queue))
-        return tuple(place for place in position.split(",") if place.strip("0-"))
+    async def last_events(self, queue: QueueName) -> tuple[EventRecord, ...]:
+        """The events of the last entry of each shard, as far as the log still has them."""
+        end = await self.end(queue)
+        if not end.strip("0-,"):
+            return ()
+        page = await self.store.read_events(queue, after=before(end), until=end)
+        return tuple(event for event in page.events if event.kind != "gap")
+
+    async def jobs(self, keys: Sequence[JobKey]) -> list[JobRecord | None]:
+        """The jobs as they are now, in order. None for a job that does not exist."""
+        return await self.store.get(keys)
+
+    async def find(self, filter: Filter, *, cursor: str | None = None, limit: int = 100) -> Page:
+        """A page of a queue's jobs, newest first within a state."""
+        return await self.store.find(filter, cursor=cursor, limit=limit)
 
     async def counts(self, tenant: str, queue: str) -> dict[State, int]:
         """How many jobs are in each state."""

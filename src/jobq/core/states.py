@@ -55,6 +55,12 @@ class Kind(StrEnum):
     CHANGED = "changed"
 
 
+BIRTHS = frozenset({Kind.ACCEPTED, Kind.RERUN})
+"""Kinds that start a life of a job. `rerun` is the only one that raises `life`, by one; a new job
+under the id of an ended one has the next life too, or 0 if the store no longer knew the id.
+`started` is the only kind that raises `attempt`, by one."""
+
+
 class QueueKind(StrEnum):
     """What was done to a queue: the kind of an event that has no job. `reason` has the details."""
 

@@ -1,88 +1,143 @@
-"""The audit: check from the lake that every accepted job ended exactly once or is still held.
+"""The audit: prove from the lake that no event is missing and that every job follows the rules.
 
-Each queue gets a verdict: `proved`, `violated` or `unprovable`. It is `unprovable` where faults may
-have an innocent reason: the store's log dropped entries at its size limit (a gap), or the lake is
-behind the store. If a store is given, all its queues are audited, including those of which no event
-reached the lake. A lake without any queue is `unprovable`.
+Each queue gets a verdict.
+
+- `proved`: every number of its log is in the lake, up to the end that the audit names, and every
+  event follows from the one before. Every accepted job has ended once or is still held. Numbers
+  that the store's log dropped unread are named as an exception.
+- `violated`: an event that was shipped is missing, two events have one number, a job breaks the
+  rules, or the store holds a job that contradicts the lake.
+- `unprovable`: nothing is wrong, but something could be: the lake is behind the store, records are
+  in quarantine, or events have no numbers.
+
+If a store is given, all its queues are audited up to the end of their logs, including those of
+which no event reached the lake. A lake without any queue is `unprovable`.
+
+An audit reads what has arrived since the last one and continues its proof. With `full`, it reads
+everything, and finds events that were changed after they had been checked.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping, Sequence
-from typing import Literal
+from collections.abc import AsyncIterator, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any, Literal
 
 import msgspec
-from pyspark.sql import Row
 from pyspark.sql import functions as F
 
-from jobq.client.log_reader import LogReader
+from jobq.pipeline import ranges
+from jobq.pipeline.audit_store import Contradiction, StoreView, contradictions, records, view
+from jobq.pipeline.evidence import EXAMPLES, Evidence, gather
 from jobq.pipeline.lake import Lake
-from jobq.pipeline.tables import EVENTS
-from jobq.pipeline.transforms.conservation import FAULTS, HELD, balance, counterexamples, judged
+from jobq.pipeline.proof import Gap, LogProof, Proof, QueueTotals
+from jobq.pipeline.proof_files import ProofFiles
+from jobq.pipeline.tables import QUARANTINE
+from jobq.pipeline.transforms import conservation
+from jobq.pipeline.transforms.conservation import HELD
 
 Verdict = Literal["proved", "violated", "unprovable"]
+Name = tuple[str, str]
 
-
-class StoreView(msgspec.Struct, frozen=True, kw_only=True):
-    """A queue in the store: its jobs per state, and where its log ends (per partition)."""
-
-    counts: Mapping[str, int]
-    positions: tuple[str, ...] = ()
+SAMPLE = 1_000
+"""Jobs of a queue that an audit compares with the store, about, unless it reads everything."""
+_CHUNK = 50_000  # jobs of the store that are looked up in the lake at once
 
 
 class QueueAudit(msgspec.Struct, frozen=True, kw_only=True):
-    """The counts of one queue. Lives are counted, because a rerun starts a new life of a job."""
+    """What is known of one queue."""
 
-    tenant: str
-    queue: str
-    events: int
-    jobs: int
-    accepted: int  # lives started by enqueueing
-    rerun: int  # lives started by a rerun
-    carried: int  # jobs whose first events were removed by retention
-    completed: int
-    failed: int
-    cancelled: int
-    held: int
-    held_by_state: Mapping[str, int]
-    faults: Mapping[str, int]
-    gaps: int = 0
-    gap_from_ms: int | None = None
-    gap_to_ms: int | None = None
-    store: StoreView | None = None
-    behind: bool = False  # the store's log has events that the lake does not have
+    totals: QueueTotals
+    logs: tuple[LogProof, ...] = ()
+    quarantined: int = 0
+    store: StoreView | None = None  # after the lake was read
+    ends: tuple[tuple[str, int, int], ...] = ()  # log, shard, number: where the audit must get to
+    compared: int = 0  # jobs compared with the store
+    contradictions: tuple[Contradiction, ...] = ()  # the first ones
+    contradicted: int = 0
+
+    @property
+    def tenant(self) -> str:
+        """The tenant."""
+        return self.totals.tenant
+
+    @property
+    def queue(self) -> str:
+        """The queue's name."""
+        return self.totals.queue
+
+    @property
+    def held(self) -> int:
+        """Jobs that have not ended."""
+        return sum(self.totals.states.get(state, 0) for state in HELD)
 
     @property
     def missing(self) -> int:
         """Lives started, minus lives ended and held. 0 if the counts balance."""
+        t = self.totals
+        ended = t.completed + t.failed + t.cancelled
+        return t.accepted + t.rerun + t.carried - ended - self.held
+
+    @property
+    def gaps(self) -> list[Gap]:
+        """The numbers that the store's log dropped unread, or that retention removed."""
+        return [gap for log in self.logs for gap in log.gaps]
+
+    @property
+    def quiet(self) -> bool:
+        """Whether the lake has everything that the store's log had after the lake was read.
+
+        With gaps, it never has."""
+        proved = {(log.log, log.shard): log.proved for log in self.logs}
         return (
-            self.accepted
-            + self.rerun
-            + self.carried
-            - self.completed
-            - self.failed
-            - self.cancelled
-            - self.held
+            self.store is not None
+            and not self.gaps
+            and all(proved.get((end.log, end.shard), 0) == end.number for end in self.store.ends)
         )
 
     @property
+    def behind(self) -> int:
+        """Events that the store's log had when the audit began, and that are not in the lake."""
+        proved = {(log.log, log.shard): log.proved for log in self.logs}
+        return sum(max(0, number - proved.get((log, shard), 0)) for log, shard, number in self.ends)
+
+    @property
     def differs(self) -> dict[str, tuple[int, int]]:
-        """States whose number of jobs differs: state → (in the lake, in the store)."""
-        if self.store is None:
+        """States whose number of jobs differs: state → (in the lake, in the store).
+
+        Only in a quiet queue. The store removes records of ended jobs."""
+        if self.store is None or not self.quiet:
             return {}
-        pairs = {
-            state: (self.held_by_state.get(state, 0), self.store.counts.get(state, 0))
-            for state in HELD
+        here, there = self.totals.states, self.store.counts
+        pairs = {s: (here.get(s, 0), there.get(s, 0)) for s in {*here, *there}}
+        return {
+            state: pair
+            for state, pair in sorted(pairs.items())
+            if (pair[0] != pair[1] if state in HELD else pair[0] < pair[1])
         }
-        return {state: pair for state, pair in pairs.items() if pair[0] != pair[1]}
 
     @property
     def problems(self) -> list[str]:
-        """Descriptions of all faults and differences, the worst first."""
-        found = [f"{n:,} × {fault}" for fault, n in self.faults.items() if n]
-        if self.missing:
+        """What violates the rules, the worst first."""
+        found = []
+        for log in self.logs:
+            where = _shard(log, self.logs)
+            if log.lost:
+                count = ranges.size(log.lost)
+                found.append(f"{count:,} × lost: {ranges.text(log.lost)}{where}")
+            if log.twice:
+                found.append(f"{log.twice:,} × number of two events{where}")
+            if log.altered:
+                found.append(f"events changed after they were checked{where}")
+            end = self._end(log)
+            if end is not None and end < log.last:
+                found.append(
+                    f"the store's log ends at {end:,}, but the lake has {log.last:,}{where}"
+                )
+        found += [f"{n:,} × {fault}" for fault, n in self.totals.faults.items() if n]
+        if self.missing and not (self.gaps or any(log.erased for log in self.logs)):
             found.append(
                 f"{self.missing:,} lives neither ended nor held"
                 if self.missing > 0
@@ -92,142 +147,327 @@ class QueueAudit(msgspec.Struct, frozen=True, kw_only=True):
             f"{state}: {lake:,} in the lake, {store:,} in the store"
             for state, (lake, store) in self.differs.items()
         ]
+        if self.contradicted:
+            first = self.contradictions[0]
+            found.append(f"{self.contradicted:,} × unlike the store: {first.job}: {first.fault}")
+        return found
+
+    def _end(self, log: LogProof) -> int | None:
+        ends = () if self.store is None else self.store.ends
+        return next((e.number for e in ends if (e.log, e.shard) == (log.log, log.shard)), None)
+
+    @property
+    def doubts(self) -> list[str]:
+        """Why nothing more can be proved now."""
+        found = []
+        if self.quarantined:
+            found.append(f"{self.quarantined:,} records in quarantine")
+        if self.totals.unnumbered:
+            found.append(f"{self.totals.unnumbered:,} events of jobq 0.1, which have no numbers")
+        for log in self.logs:
+            where = _shard(log, self.logs)
+            if log.waiting and not log.shipped:
+                found.append(
+                    f"missing: {ranges.text(log.waiting)}{where}; without marks of a relay, these "
+                    "may be late or lost"
+                )
+            if log.refilled:
+                found.append(
+                    f"{log.refilled:,} events arrived after they were reported as lost{where}: "
+                    "audit with --full"
+                )
+        if self.behind:
+            found.append(
+                f"the lake is {self.behind:,} events behind the store: run the pipeline and audit "
+                "again"
+            )
+        if not self.logs and not self.behind:
+            found.append("no event has reached the lake")
         return found
 
     @property
+    def exceptions(self) -> list[str]:
+        """What the proof leaves out, and how far it goes."""
+        found = [
+            f"except {ranges.text([(gap.first, gap.last)])}{_shard(log, self.logs)}, "
+            + (gap.why if gap.at_ms is None else f"dropped unread on {_utc(gap.at_ms)}")
+            for log in self.logs
+            for gap in log.gaps[:3]
+        ]
+        if more := sum(max(0, len(log.gaps) - 3) for log in self.logs):
+            found.append(f"and {more:,} more gaps")
+        found += [
+            f"not here yet: {ranges.text(log.waiting)}{_shard(log, self.logs)}"
+            for log in self.logs
+            if log.waiting and log.shipped
+        ]
+        return found
+
+    @property
+    def reach(self) -> str:
+        """Up to where the queue was audited."""
+        to = "the store's end" if self.store is not None and not self.behind else "the lake's end"
+        numbers = sorted({log.proved for log in self.logs}) or [0]
+        return f"up to {numbers[-1]:,}, {to}" if len(self.logs) == 1 else f"up to {to}"
+
+    @property
     def verdict(self) -> Verdict:
-        """`violated` only if neither a gap nor a lake that is behind can explain the faults."""
-        certain = any(n for fault, n in self.faults.items() if not FAULTS[fault])
-        if certain:
-            return "violated"
-        if self.gaps or self.behind:
-            return "unprovable"
-        return "violated" if self.problems else "proved"
+        """See the module."""
+        return "violated" if self.problems else "unprovable" if self.doubts else "proved"
+
+
+def _shard(log: LogProof, logs: Sequence[LogProof]) -> str:
+    return "" if len(logs) == 1 else f" in shard {log.shard} of log {log.log}"
+
+
+def _utc(ms: int) -> str:
+    return datetime.fromtimestamp(ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S")
 
 
 class Audit(msgspec.Struct, frozen=True, kw_only=True):
     """The audit of all queues."""
 
     queues: tuple[QueueAudit, ...]
+    full: bool = True  # whether everything was read
+    at_ms: int = 0
+    events: int = 0  # events that were read
+    stray: int = 0  # records in quarantine that name no queue
+    previous: str | None = None  # the verdict of the audit before
 
     @property
     def verdict(self) -> Verdict:
         """The worst verdict of all queues. Without queues: `unprovable`."""
         verdicts = {queue.verdict for queue in self.queues} or {"unprovable"}
-        return (
-            "violated"
-            if "violated" in verdicts
-            else "unprovable"
-            if "unprovable" in verdicts
-            else "proved"
-        )
+        if "violated" in verdicts:
+            return "violated"
+        return "unprovable" if "unprovable" in verdicts or self.stray else "proved"
 
     @property
     def exit_code(self) -> int:
         """0 proved, 1 violated, 2 unprovable."""
         return {"proved": 0, "violated": 1, "unprovable": 2}[self.verdict]
 
+    def summary(self) -> dict[str, Any]:
+        """The audit as JSON, for `--output json`, alerts and the report."""
+        return {
+            "verdict": self.verdict,
+            "previous": self.previous,
+            "at_ms": self.at_ms,
+            "read": "everything" if self.full else "what arrived since the last audit",
+            "events": self.events,
+            "quarantined_without_queue": self.stray,
+            "queues": [
+                {
+                    "tenant": queue.tenant,
+                    "queue": queue.queue,
+                    "verdict": queue.verdict,
+                    "problems": queue.problems,
+                    "doubts": queue.doubts,
+                    "exceptions": queue.exceptions,
+                    "reach": queue.reach,
+                    "behind": queue.behind,
+                    "quarantined": queue.quarantined,
+                    "compared_with_store": queue.compared,
+                    "held": queue.held,
+                    "lost": ranges.size([span for log in queue.logs for span in log.lost]),
+                    **{
+                        name: value
+                        for name, value in msgspec.to_builtins(queue.totals).items()
+                        if name not in ("tenant", "queue")
+                    },
+                    "logs": [
+                        {
+                            "log": log.log,
+                            "shard": log.shard,
+                            "proved": log.proved,
+                            "last": log.last,
+                            "shipped": log.shipped,
+                            "lost": log.lost,
+                        }
+                        for log in queue.logs
+                    ],
+                }
+                for queue in self.queues
+            ],
+        }
 
-def audit(lake: Lake, *, store: str | None = None, examples: str | None = None) -> Audit:
-    """Audit the whole lake.
 
-    `store` is the URL of a store to compare with. Faulty events are written to the folder
+def audit(
+    lake: Lake, *, store: str | None = None, examples: str | None = None, full: bool = False
+) -> Audit:
+    """Audit the lake: what is new since the last audit, or everything.
+
+    `store` is the URL of a store to compare with. Counterexamples are written to the folder
     `examples`. Raises ConfigError if there is no lake."""
-    rows = judged(lake.require().read(EVENTS), lake.state.horizon)
-    found = [_queue_audit(row) for row in balance(rows).collect()]
-    if examples and any(sum(queue.faults.values()) for queue in found):
-        counterexamples(rows).coalesce(1).write.mode("overwrite").json(examples)
-    if store:
-        found = _compared(
-            lake,
-            found,
-            asyncio.run(_views(store, [(queue.tenant, queue.queue) for queue in found])),
+    at = datetime.now(UTC)
+    begun = asyncio.run(view(store, ())) if store else None
+    lake.require().reload()
+    files = ProofFiles(lake)
+    known = files.load()
+    old = None if full else known
+    evidence = gather(lake, files, old, known)
+    try:
+        found, stray = _audits(lake, evidence.proof)
+        if store and begun is not None:
+            found = _compared(found, store, begun, evidence, since=old)
+        done = Audit(
+            queues=tuple(found[name] for name in sorted(found)),
+            full=old is None,
+            at_ms=int(at.timestamp() * 1000),
+            events=sum(evidence.checked.values()),
+            stray=stray,
+            previous=known.verdict if known is not None else None,
         )
-    done = Audit(queues=tuple(found))
-    # The report shows the time and the verdict of the last audit.
-    note = {"at_ms": int(time.time() * 1000), "verdict": done.verdict, "queues": len(found)}
+        if examples:
+            _write_examples(lake, examples, evidence, done)
+        proof = msgspec.structs.replace(
+            evidence.proof,
+            verdict=done.verdict,
+            at_ms=done.at_ms,
+            # A day earlier, because clocks differ: it only says where to look for new batches.
+            day=(at - timedelta(days=1)).date().isoformat(),
+        )
+        tips = conservation.tips(evidence.jobs, evidence.logs)
+        files.save(proof, old, tips, ended=evidence.ended, ahead=evidence.ahead)
+    finally:
+        evidence.close()
+    note = {"at_ms": int(time.time() * 1000), "verdict": done.verdict, "queues": len(done.queues)}
     lake.files.write(f"{lake.root}/_jobq/audit.json", msgspec.json.encode(note).decode())
     return done
 
 
+def _audits(lake: Lake, proof: Proof) -> tuple[dict[Name, QueueAudit], int]:
+    """The queues of the lake, and how many records in quarantine name none of them."""
+    rows = lake.read(QUARANTINE).groupBy("tenant", "queue").agg(F.count(F.lit(1)).alias("n"))
+    bad = {(row.tenant, row.queue): row.n for row in rows.collect()}
+    totals = {(queue.tenant, queue.queue): queue for queue in proof.queues}
+    named = {name for name in bad if all(name)}
+    found = {
+        name: QueueAudit(
+            totals=totals.get(name) or QueueTotals(tenant=name[0], queue=name[1]),
+            logs=tuple(log for log in proof.logs if log.key[:2] == name),
+            quarantined=bad.get(name, 0),
+        )
+        for name in {*totals, *named}
+    }
+    return found, sum(n for name, n in bad.items() if not all(name))
+
+
 def _compared(
-    lake: Lake, found: list[QueueAudit], views: Mapping[tuple[str, str], StoreView]
-) -> list[QueueAudit]:
+    found: Mapping[Name, QueueAudit],
+    store: str,
+    begun: Mapping[Name, StoreView],
+    evidence: Evidence,
+    *,
+    since: Proof | None,
+) -> dict[Name, QueueAudit]:
     """Add the store's view to each queue, and add queues that only the store has."""
-    known = {(queue.tenant, queue.queue): queue for queue in found}
-    late = _behind(lake, views)
-    return [
-        msgspec.structs.replace(known.get(name) or _nothing(*name), store=view, behind=name in late)
-        for name, view in sorted(views.items())
-    ]
-
-
-def _nothing(tenant: str, queue: str) -> QueueAudit:
-    """The audit of a queue of which the lake has no event."""
-    return QueueAudit(
-        tenant=tenant,
-        queue=queue,
-        events=0,
-        jobs=0,
-        accepted=0,
-        rerun=0,
-        carried=0,
-        completed=0,
-        failed=0,
-        cancelled=0,
-        held=0,
-        held_by_state={},
-        faults={},
-    )
-
-
-def _behind(lake: Lake, views: Mapping[tuple[str, str], StoreView]) -> set[tuple[str, str]]:
-    """The queues whose log ends at a position that the lake does not have."""
-    ends = [(*queue, position) for queue, view in views.items() for position in view.positions]
-    if not ends:
-        return set()
-    wanted = lake.spark.createDataFrame(ends, "tenant string, queue string, position string")
-    events = lake.read(EVENTS).select("tenant", "queue", "id")
-    # An id is log-position-n-incarnation; jobq 0.1 wrote log-position-n (core/wire.py).
-    at_position = F.regexp_like(
-        events.id, F.concat(F.lit("^[^-]+-"), "position", F.lit("-[0-9]+(-[0-9a-f]{8})?$"))
-    )
-    arrived = F.broadcast(wanted).join(
-        events, (wanted.tenant == events.tenant) & (wanted.queue == events.queue) & at_position
-    )
-    there = {
-        tuple(row)
-        for row in arrived.select(wanted.tenant, wanted.queue, "position").distinct().collect()
+    views = asyncio.run(view(store, found))
+    audits = {
+        name: msgspec.structs.replace(
+            found.get(name) or QueueAudit(totals=QueueTotals(tenant=name[0], queue=name[1])),
+            # A lake may have queues of several stores. A log that this store does not have is
+            # audited to the end of the lake.
+            store=views[name] if name in views and views[name].ends else None,
+            ends=tuple(
+                (end.log, end.shard, end.number)
+                for end in (begun[name].ends if name in begun else ())
+            ),
+        )
+        for name in {*found, *views}
     }
+    return asyncio.run(_contradicted(audits, store, evidence, since))
+
+
+async def _contradicted(
+    audits: dict[Name, QueueAudit], store: str, evidence: Evidence, since: Proof | None
+) -> dict[Name, QueueAudit]:
+    quiet = {name: queue.quiet for name, queue in audits.items()}
+    every = {
+        name: n // (3 * SAMPLE)  # a job has about three events
+        for name, n in evidence.checked.items()
+        if since is not None and n >= 6 * SAMPLE
+    }
+    counted: dict[Name, int] = {}
+    first: dict[Name, list[Contradiction]] = {}
+    async for one in _all_contradictions(store, evidence, quiet, every, since):
+        name = (one.tenant, one.queue)
+        counted[name] = counted.get(name, 0) + 1
+        if len(first.setdefault(name, [])) < EXAMPLES:
+            first[name].append(one)
+    # A queue may have moved on while its jobs were read. The next audit compares it again.
+    after = await view(store, audits)
+    moved = {name for name, was in quiet.items() if was and after[name].ends != _ends(audits[name])}
     return {
-        (tenant, queue)
-        for tenant, queue, position in ends
-        if (tenant, queue, position) not in there
+        name: queue
+        if name in moved
+        else msgspec.structs.replace(
+            queue, contradictions=tuple(first.get(name, ())), contradicted=counted.get(name, 0)
+        )
+        for name, queue in audits.items()
     }
 
 
-def _queue_audit(row: Row) -> QueueAudit:
-    fields = row.asDict()
-    return QueueAudit(
-        held_by_state={state: fields[f"{state}_now"] for state in HELD},
-        faults={fault: fields[fault] for fault in FAULTS},
-        **{name: fields[name] for name in QueueAudit.__struct_fields__ if name in fields},
+async def _all_contradictions(
+    store: str,
+    evidence: Evidence,
+    quiet: dict[Name, bool],
+    every: dict[Name, int],
+    since: Proof | None,
+) -> AsyncIterator[Contradiction]:
+    """Jobs of the lake that are different in the store, and jobs that only the store has."""
+    async for one in contradictions(store, evidence.tips(every=every), quiet):
+        yield one
+    jobs = records(
+        store,
+        sorted(name for name, is_quiet in quiet.items() if is_quiet),
+        most=None if since is None else SAMPLE,
+        since_ms=0 if since is None else since.at_ms,
     )
-
-
-async def _views(url: str, in_lake: Sequence[tuple[str, str]]) -> dict[tuple[str, str], StoreView]:
-    """The store's view of these queues and of all its other queues that were ever used."""
-    async with LogReader(url) as log:
-        names = {*in_lake, *((name.tenant, name.queue) for name in await log.queues())}
-        views = {
-            name: StoreView(
-                counts={state.value: n for state, n in (await log.counts(*name)).items()},
-                positions=await log.ends(*name),
+    async for some in _chunks(jobs, _CHUNK):
+        for tenant, queue, job in evidence.unknown(some):
+            yield Contradiction(
+                tenant=tenant, queue=queue, job=job, fault="in the store, but not in the lake"
             )
-            for name in names
-        }
-    return {
-        name: view
-        for name, view in views.items()
-        if name in in_lake or view.positions or any(view.counts.values())
-    }
+
+
+async def _chunks(
+    found: AsyncIterator[tuple[str, str, str]], size: int
+) -> AsyncIterator[list[tuple[str, str, str]]]:
+    chunk = []
+    async for one in found:
+        chunk.append(one)
+        if len(chunk) == size:
+            yield chunk
+            chunk = []
+    if chunk:
+        yield chunk
+
+
+def _ends(queue: QueueAudit) -> Any:
+    return () if queue.store is None else queue.store.ends
+
+
+def _write_examples(lake: Lake, folder: str, evidence: Evidence, done: Audit) -> None:
+    """Write counterexamples as one file of JSON lines, a bounded number per queue."""
+    found: list[dict[str, Any]] = []
+    for queue in done.queues:
+        who = {"tenant": queue.tenant, "queue": queue.queue}
+        found += [{**who, "fault": problem} for problem in queue.problems]
+        for log in queue.logs:
+            found += [
+                {**who, "shard": log.shard, "fault": "lost", "first": first, "last": last}
+                for first, last in log.lost[:EXAMPLES]
+            ]
+        found += [{**who, "fault": c.fault, "job": c.job} for c in queue.contradictions]
+    found += [
+        {**row.asDict(recursive=True), "fault": "number of two events"}
+        for row in evidence.repeated[:1000]
+    ]
+    if any(sum(queue.totals.faults.values()) for queue in done.queues):
+        found += evidence.examples()
+    lake.files.delete(folder)
+    if found:
+        encoder = msgspec.json.Encoder(enc_hook=str)
+        lines = "\n".join(encoder.encode(one).decode() for one in found)
+        lake.files.write(f"{folder}/examples.json", lines + "\n")

@@ -14,8 +14,6 @@ from jobq.core.states import ENDED, Kind, QueueKind, State, legal
 from jobq.stores.base import Store
 from jobq.stores.conformance.kit import read_all, read_log, tally
 
-BIRTHS = frozenset({Kind.ACCEPTED, Kind.RERUN})
-
 
 async def audit(store: Store, queue: QueueName) -> None:
     """Finish the upkeep, then compare the log, the records and the counters of a queue."""

@@ -1,0 +1,244 @@
+"""What the audit has proved about each log, and the rules by which a proof advances.
+
+The events of a log are numbered from 1 without holes. A proof covers a prefix of these numbers: for
+each of them, its event is in the lake and was checked, or a `gap` says that the store dropped it
+unread, or it is lost.
+
+- A number that is missing although it was shipped is lost: the log is violated. Marks say what was
+  shipped (`core.marks`): everything up to the lowest mark that the lake has read over all
+  partitions.
+- A number that is missing beyond that is not here yet. The prefix ends before it, and later events
+  wait.
+- A log without marks comes from a relay of jobq 0.1. Any missing number may be late or lost, so its
+  prefix ends before the first one.
+- A number whose record is in quarantine is neither proved nor lost.
+- A gap excuses the missing numbers before it, back to the last mark before the gap: what was marked
+  was shipped, so the store cannot have dropped it unread.
+- Two events under one number, in the same log and shard, are a fork: the store lost its last writes
+  and used the number again, or somebody added an event. Jobs may be lost or run again either way,
+  so the log is violated.
+
+Nothing here waits or reads: `advanced` decides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from jobq.pipeline import ranges
+from jobq.pipeline.ranges import Range
+
+MAX_RANGES = 1_000
+"""Ranges of one log that are kept one by one, so that the proof stays small. The rest is joined."""
+
+LogKey = tuple[str, str, str, int]
+"""Tenant, queue, log (the first part of event ids) and shard."""
+
+
+class Gap(msgspec.Struct, frozen=True, kw_only=True):
+    """Numbers that are missing for a known reason: the log dropped them unread, or retention."""
+
+    first: int
+    last: int
+    at_ms: int | None = None
+    why: str = ""
+
+
+class GapEvent(msgspec.Struct, frozen=True, kw_only=True):
+    """A `gap` in the log: `number` is the last one that was dropped."""
+
+    number: int
+    at_ms: int
+    why: str
+
+
+class Arrived(msgspec.Struct, frozen=True, kw_only=True):
+    """What has arrived of a log since the last audit, and the events that waited.
+
+    `numbers` are those of events, without gaps."""
+
+    numbers: Sequence[Range] = ()
+    gaps: Sequence[GapEvent] = ()
+    quarantined: Sequence[Range] = ()  # numbers of records in quarantine
+    marked: Sequence[int] = ()  # numbers of new marks, needed only if there are gaps
+    marks: Mapping[int, Mapping[int, int]] = {}  # partitions → partition → highest mark
+    erased: Sequence[Range] = ()  # from the first to the last tombstone
+    twice: int = 0  # numbers of more than one event, among what has arrived
+    proved: int = 0  # an earlier proof, which this audit repeats, covered the numbers up to here
+    kept_from: int = 1  # retention may have removed any number below
+
+
+class LogProof(msgspec.Struct, frozen=True, kw_only=True):
+    """The proof of one shard of a log."""
+
+    tenant: str
+    queue: str
+    log: str
+    shard: int
+    proved: int = 0  # the last number of the prefix
+    last: int = 0  # the highest number in the lake
+    lost: tuple[Range, ...] = ()
+    gaps: tuple[Gap, ...] = ()
+    ahead: tuple[Range, ...] = ()  # arrived, but after a number that is not here yet
+    marks: dict[int, dict[int, int]] = {}  # partitions → partition → highest mark
+    marked: int = 0  # the highest mark of any partition
+    erased: tuple[Range, ...] = ()  # from the first to the last tombstone
+    digest: int = 0  # a checksum of the events that were checked, in any order
+    altered: bool = False  # an audit of everything found that checked events have changed
+    twice: int = 0  # numbers of more than one event
+    refilled: int = 0  # events that arrived after they had been reported as lost
+
+    @property
+    def key(self) -> LogKey:
+        """The key of the log."""
+        return (self.tenant, self.queue, self.log, self.shard)
+
+    @property
+    def shipped(self) -> int:
+        """Everything up to this number was shipped: the lowest mark over all partitions.
+
+        Topics grow: marks for 4 and for 8 partitions are compared apart. 0 without marks."""
+        return max(
+            (
+                min(found.get(partition, 0) for partition in range(count))
+                for count, found in self.marks.items()
+            ),
+            default=0,
+        )
+
+    @property
+    def waiting(self) -> list[Range]:
+        """The numbers that are not here yet, although later ones are."""
+        return ranges.missing(self.ahead, self.proved + 1, self.last)
+
+
+def advanced(log: LogProof, new: Arrived) -> LogProof:
+    """The proof after `new` has arrived."""
+    marks = {
+        count: {
+            partition: max(
+                log.marks.get(count, {}).get(partition, 0),
+                new.marks.get(count, {}).get(partition, 0),
+            )
+            for partition in {*log.marks.get(count, {}), *new.marks.get(count, {})}
+        }
+        for count in {*log.marks, *new.marks}
+    }
+    log = msgspec.structs.replace(log, marks=marks)
+    here = ranges.union(log.ahead, new.numbers)
+    shipped = max(log.shipped, new.proved)
+    last = max([log.last, *(last for _, last in here), *(gap.number for gap in new.gaps)])
+    holes = ranges.missing(here, log.proved + 1, max(last, shipped))
+    gaps = [
+        *_removed(log, holes, new.kept_from),
+        *_dropped(log, holes, new),
+        *(
+            Gap(first=first, last=end, why="in quarantine")
+            for first, end in ranges.both(holes, new.quarantined)
+        ),
+    ]
+    holes = ranges.minus(holes, [(gap.first, gap.last) for gap in gaps])
+    lost = [(first, min(end, shipped)) for first, end in holes if first <= shipped]
+    late = [max(first, shipped + 1) for first, end in holes if end > shipped]
+    proved = late[0] - 1 if late else max(last, shipped)
+    again = ranges.both(new.numbers, [(1, log.proved)])
+    known = [(gap.first, gap.last) for gap in log.gaps]
+    return msgspec.structs.replace(
+        log,
+        proved=proved,
+        last=last,
+        lost=tuple(_bounded(ranges.union(ranges.minus(log.lost, new.numbers), lost))),
+        gaps=(*log.gaps, *gaps)[-MAX_RANGES:],
+        erased=_hull((*log.erased, *new.erased)),
+        ahead=tuple(ranges.minus(here, [(0, proved)])),
+        marked=max([log.marked, *new.marked, *(n for of in marks.values() for n in of.values())]),
+        twice=log.twice
+        + new.twice
+        + ranges.size(ranges.minus(ranges.minus(again, log.lost), known)),
+        refilled=log.refilled + ranges.size(ranges.both(again, log.lost)),
+    )
+
+
+def _hull(found: Sequence[Range]) -> tuple[Range, ...]:
+    return ((min(found)[0], max(last for _, last in found)),) if found else ()
+
+
+def _removed(log: LogProof, holes: Sequence[Range], kept_from: int) -> list[Gap]:
+    """What retention removed before the first audit. Later, the proof remembers those numbers."""
+    if log.proved:
+        return []
+    return [
+        Gap(first=first, last=min(last, kept_from - 1), why="removed by retention")
+        for first, last in holes
+        if first < kept_from
+    ]
+
+
+def _dropped(log: LogProof, holes: Sequence[Range], new: Arrived) -> list[Gap]:
+    """The numbers that gaps of the store's log excuse."""
+    marked = sorted({log.marked, *new.marked})
+    found = []
+    for gap in new.gaps:
+        if gap.number <= log.proved:
+            continue
+        floor = max((number for number in marked if number < gap.number), default=0)
+        found += [
+            Gap(first=max(first, floor + 1), last=gap.number, at_ms=gap.at_ms, why=gap.why)
+            for first, last in holes
+            if first <= gap.number <= last
+        ]
+    return found
+
+
+def _bounded(found: Sequence[Range]) -> list[Range]:
+    rest = list(found[MAX_RANGES - 1 :])
+    return [*found[: MAX_RANGES - 1], (rest[0][0], rest[-1][1])] if len(rest) > 1 else list(found)
+
+
+class QueueTotals(msgspec.Struct, frozen=True, kw_only=True):
+    """The counts of one queue up to what is proved. Lives are counted: a rerun starts a new one."""
+
+    tenant: str
+    queue: str
+    events: int = 0
+    jobs: int = 0
+    accepted: int = 0  # lives started by enqueueing
+    rerun: int = 0  # lives started by a rerun
+    carried: int = 0  # jobs whose first events were removed by retention
+    completed: int = 0
+    failed: int = 0
+    cancelled: int = 0
+    unnumbered: int = 0  # events of jobq 0.1, which have no numbers
+    states: dict[str, int] = {}  # state → jobs that are in it
+    faults: dict[str, int] = {}
+    excused: int = 0  # faults that a gap explains
+
+    def __add__(self, other: QueueTotals) -> QueueTotals:
+        """The counts of both together."""
+        mine, more = msgspec.structs.asdict(self), msgspec.structs.asdict(other)
+        return QueueTotals(**{name: _sum(mine[name], more[name]) for name in mine})
+
+
+def _sum(one: Any, other: Any) -> Any:
+    if isinstance(one, dict):
+        return {key: one.get(key, 0) + other.get(key, 0) for key in {**one, **other}}
+    return one if isinstance(one, str) else one + other
+
+
+class Proof(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything that the next audit needs. The jobs are in files beside it (`proof_files.py`)."""
+
+    version: int = 1
+    arrival: int = 0  # batches that were read
+    at_ms: int = 0  # when the audit began
+    day: str = ""  # the day on which the last of them was published
+    logs: tuple[LogProof, ...] = ()
+    queues: tuple[QueueTotals, ...] = ()
+    verdict: str = ""
+    horizon: str | None = None  # of the lake
+    open: str = ""  # the folder of the last events of jobs that have not ended
+    ahead: str = ""  # the folder of events that wait for earlier ones
+    ended: tuple[tuple[str, int], ...] = ()  # folders of the last events of ended jobs, with rows
