@@ -92,7 +92,7 @@ def test_a_gap_excuses_its_own_numbers_but_no_illegal_transition(
     )
     assert only(found).totals.excused == 1
     assert remarks(found)[0].startswith("acme/mail: proved; except 5–6, dropped unread on")
-    history.event("completed", "held", "completed", at=8, previous="blocked")
+    history.event("completed", "plain", "completed", at=8, previous="blocked")
     take_in(lake, history.lines[-1:], number=1)
     assert audit(lake).verdict == "violated"
 

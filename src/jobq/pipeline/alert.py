@@ -50,16 +50,18 @@ def post(
 
 
 def prometheus(note: Mapping[str, Any]) -> str:
-    """The note about an audit (LAKE/_jobq/audit.json) in Prometheus' text format."""
+    """The note about an audit (LAKE/_jobq/audit.json) in Prometheus' text format.
+
+    The names are those of `jq-pipeline run --metrics-port`."""
     lines = [
-        "# HELP jobq_audit_verdict 1 for the verdict of the last audit, 0 for the others.",
-        "# TYPE jobq_audit_verdict gauge",
-        *(f'jobq_audit_verdict{{verdict="{v}"}} {int(note["verdict"] == v)}' for v in VERDICTS),
-        "# HELP jobq_audit_time_seconds When the last audit ended, in seconds since the epoch.",
-        "# TYPE jobq_audit_time_seconds gauge",
-        f"jobq_audit_time_seconds {note['at_ms'] / 1000:.3f}",
-        "# HELP jobq_audit_queues Queues of the last audit.",
-        "# TYPE jobq_audit_queues gauge",
-        f"jobq_audit_queues {note['queues']}",
+        "# HELP jobq_pipeline_audit_verdict 1 for the verdict of the last audit, 0 for the others.",
+        "# TYPE jobq_pipeline_audit_verdict gauge",
+        *(
+            f'jobq_pipeline_audit_verdict{{verdict="{v}"}} {int(note["verdict"] == v)}'
+            for v in VERDICTS
+        ),
+        "# HELP jobq_pipeline_audit_timestamp_seconds When the lake was last audited.",
+        "# TYPE jobq_pipeline_audit_timestamp_seconds gauge",
+        f"jobq_pipeline_audit_timestamp_seconds {note['at_ms'] / 1000:.3f}",
     ]
     return "\n".join(lines) + "\n"

@@ -1,0 +1,227 @@
+"""The rules of a proof, and its ranges of numbers. No Spark."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import random
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+
+import pytest
+
+from jobq.core.event_log import before
+from jobq.core.records import JobRecord, QueueName
+from jobq.core.states import State
+from jobq.pipeline import ranges
+from jobq.pipeline.alert import post, prometheus
+from jobq.pipeline.audit_store import Tip, contradiction
+from jobq.pipeline.proof import Arrived, Gap, GapEvent, LogProof, advanced
+
+EMPTY = LogProof(tenant="acme", queue="mail", log="log", shard=0)
+
+
+def marked(number: int) -> dict[int, dict[int, int]]:
+    """A mark in the only partition."""
+    return {1: {0: number}}
+
+
+def test_a_prefix_without_holes_is_proved_up_to_its_end() -> None:
+    log = advanced(EMPTY, Arrived(numbers=[(1, 7)]))
+    assert (log.proved, log.lost, log.waiting) == (7, (), [])
+
+
+def test_a_hole_below_the_mark_is_lost_and_the_proof_goes_on() -> None:
+    log = advanced(EMPTY, Arrived(numbers=[(1, 3), (5, 9)], marks=marked(9)))
+    assert (log.proved, log.lost, log.ahead) == (9, ((4, 4),), ())
+
+
+def test_a_hole_above_the_mark_is_not_here_yet() -> None:
+    log = advanced(EMPTY, Arrived(numbers=[(1, 3), (5, 9)], marks=marked(3)))
+    assert (log.proved, log.lost, log.ahead, log.waiting) == (3, (), ((5, 9),), [(4, 4)])
+    log = advanced(log, Arrived(numbers=[(4, 4)]))
+    assert (log.proved, log.ahead, log.last) == (9, (), 9)
+
+
+def test_a_hole_across_the_mark_is_lost_below_it_and_waits_above() -> None:
+    log = advanced(EMPTY, Arrived(numbers=[(1, 3), (9, 9)], marks=marked(5)))
+    assert (log.proved, log.lost, log.waiting) == (5, ((4, 5),), [(6, 8)])
+
+
+def test_what_was_shipped_is_the_lowest_mark_over_all_partitions() -> None:
+    log = advanced(EMPTY, Arrived(numbers=[(1, 3), (5, 9)], marks={2: {0: 9}}))
+    assert (log.shipped, log.lost) == (0, ())
+    log = advanced(log, Arrived(marks={2: {1: 4}}))
+    assert (log.shipped, log.lost, log.proved) == (4, ((4, 4),), 9)
+    log = advanced(log, Arrived(marks={4: dict.fromkeys(range(4), 12)}))
+    assert (log.shipped, log.lost) == (12, ((4, 4), (10, 12)))
+
+
+def test_a_gap_excuses_its_own_numbers_back_to_the_last_mark() -> None:
+    new = Arrived(
+        numbers=[(1, 3), (9, 9)],
+        gaps=[GapEvent(number=8, at_ms=5, why="dropped")],
+        marked=[4],
+        marks=marked(9),
+    )
+    log = advanced(EMPTY, new)
+    assert (log.lost, log.proved) == (((4, 4),), 9)
+    assert log.gaps == (Gap(first=5, last=8, at_ms=5, why="dropped"),)
+
+
+def test_a_record_in_quarantine_is_neither_lost_nor_proved() -> None:
+    new = Arrived(numbers=[(1, 3), (5, 5)], quarantined=[(4, 4)], marks=marked(5))
+    log = advanced(EMPTY, new)
+    assert (log.lost, log.gaps[0].why, log.proved) == ((), "in quarantine", 5)
+
+
+def test_another_event_under_a_proved_number_counts_and_one_that_was_lost_does_not() -> None:
+    log = advanced(EMPTY, Arrived(numbers=[(1, 3), (5, 9)], marks=marked(9)))
+    log = advanced(log, Arrived(numbers=[(2, 2), (4, 4)]))
+    assert (log.twice, log.refilled, log.lost) == (1, 1, ())
+
+
+def test_what_retention_removed_before_the_first_audit_is_not_lost() -> None:
+    log = advanced(EMPTY, Arrived(numbers=[(70, 90)], marks=marked(90), kept_from=80))
+    assert (log.lost, log.gaps[0].first, log.gaps[0].last) == ((), 1, 69)
+
+
+def test_an_audit_of_everything_misses_what_was_proved_before() -> None:
+    log = advanced(EMPTY, Arrived(numbers=[(1, 3), (5, 9)], proved=9))
+    assert (log.lost, log.proved) == (((4, 4),), 9)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_ranges_are_sets(seed: int) -> None:
+    rng = random.Random(seed)
+    one = {rng.randrange(400) for _ in range(rng.randrange(300))}
+    other = {rng.randrange(400) for _ in range(100)}
+    words: dict[int, int] = {}
+    for number in one:
+        words[number // 64] = words.get(number // 64, 0) | 1 << number % 64
+    signed = [(i, m - (1 << 64) if m >> 63 else m) for i, m in words.items()]
+    a, b = ranges.of_words(signed), ranges.union((n, n) for n in other)
+    assert numbers(a) == one
+    assert numbers(ranges.minus(a, b)) == one - other
+    assert numbers(ranges.both(a, b)) == one & other
+    assert ranges.size(a) == len(one)
+    assert all(x[1] + 1 < y[0] for x, y in itertools.pairwise(a))
+
+
+def numbers(found: ranges.Ranges) -> set[int]:
+    return {number for first, last in found for number in range(first, last + 1)}
+
+
+def test_ranges_as_people_write_them() -> None:
+    assert ranges.text([(1204, 1377), (1400, 1400)]) == "1,204–1,377, 1,400"
+    assert ranges.text([(n, n) for n in range(1, 11, 2)]) == "1, 3, 5 and 2 more ranges"
+
+
+@pytest.mark.parametrize(
+    ("position", "earlier"),
+    [
+        ("7", "6"),
+        ("7-3,0", "7-2,0"),
+        ("7-0", "6-999999999999999999"),
+        ("0", "0"),
+    ],
+)
+def test_the_position_before_an_entry(position: str, earlier: str) -> None:
+    assert before(position) == earlier
+
+
+TIP = Tip("acme", "mail", "a", life=0, attempt=1, state="completed", name="send", created_ms=5)
+RECORD = JobRecord(
+    queue=QueueName("acme", "mail"),
+    id="a",
+    name="send",
+    state=State.COMPLETED,
+    payload=b"",
+    attempt=1,
+    created_ms=5,
+)
+
+
+@pytest.mark.parametrize(
+    ("tip", "record", "quiet", "busy"),
+    [
+        ({}, {}, False, False),
+        ({}, None, False, False),
+        ({"state": "waiting"}, None, True, False),
+        ({"state": "waiting"}, {}, True, False),
+        ({}, {"state": State.FAILED}, True, True),
+        ({}, {"name": "other"}, True, True),
+        ({"life": 1}, {}, True, True),
+        ({}, {"life": 1, "state": State.WAITING}, True, False),
+        ({}, {"created_ms": 6, "state": State.WAITING}, True, False),
+        ({}, {"created_ms": 4}, True, True),
+    ],
+)
+def test_only_what_no_later_event_explains_contradicts_a_busy_store(
+    tip: dict[str, object], record: dict[str, object] | None, quiet: bool, busy: bool
+) -> None:
+    import msgspec
+
+    job = TIP._replace(**tip)  # type: ignore[arg-type]
+    held = None if record is None else msgspec.structs.replace(RECORD, **record)
+    assert (contradiction(job, held, quiet=True) is not None) == quiet
+    assert (contradiction(job, held, quiet=False) is not None) == busy
+
+
+class Receiver(HTTPServer):
+    """Answers with the next of `codes` and keeps what it got."""
+
+    def __init__(self, *codes: int) -> None:
+        self.codes, self.got = list(codes), list[bytes]()
+        super().__init__(("127.0.0.1", 0), _Handler)
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: Receiver
+
+    def do_POST(self) -> None:
+        self.server.got.append(self.rfile.read(int(self.headers["Content-Length"])))
+        self.send_response(self.server.codes.pop(0))
+        self.end_headers()
+
+    def log_message(self, *_: object) -> None: ...
+
+
+@pytest.fixture
+def receiver(request: pytest.FixtureRequest) -> Iterator[Receiver]:
+    server = Receiver(*request.param)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield server
+    server.shutdown()
+    server.server_close()
+
+
+@pytest.mark.parametrize(
+    ("receiver", "problem"),
+    [((200,), None), ((503, 200), None), ((404,), "HTTP 404"), ((500, 500, 500), "HTTP 500")],
+    indirect=["receiver"],
+)
+def test_an_alert_is_tried_three_times_and_never_raises(
+    receiver: Receiver, problem: str | None
+) -> None:
+    url = f"http://127.0.0.1:{receiver.server_address[1]}/hook"
+    why = post(url, {"verdict": "violated"}, pause=lambda _: None)
+    assert (why or "").startswith(problem or "")
+    assert (why is None) == (problem is None)
+    assert receiver.codes == []
+    assert json.loads(receiver.got[0]) == {"verdict": "violated"}
+
+
+@pytest.mark.parametrize(
+    "url", ["ftp://x/", "file:///etc/passwd", "nonsense", "http://127.0.0.1:1/"]
+)
+def test_an_alert_that_cannot_be_sent_says_why(url: str) -> None:
+    assert post(url, {}, pause=lambda _: None)
+
+
+def test_the_verdict_is_a_metric() -> None:
+    text = prometheus({"verdict": "violated", "at_ms": 1500, "queues": 2})
+    assert 'jobq_pipeline_audit_verdict{verdict="violated"} 1' in text
+    assert 'jobq_pipeline_audit_verdict{verdict="proved"} 0' in text
+    assert "jobq_pipeline_audit_timestamp_seconds 1.500" in text
