@@ -19,6 +19,7 @@ from jobq.errors import InvalidJob, PayloadTooLarge, QueueFull
 from jobq.rpc import convert
 from jobq.rpc.v1 import common_pb2 as common
 from jobq.rpc.v1 import jobs_pb2 as pb
+from jobq.server.crowd import Crowd
 from jobq.server.handlers import Caller
 
 MAX_JOBS = 10_000
@@ -38,6 +39,7 @@ class Submitter:
 
     def __init__(self, max_payload: int) -> None:
         self._max_payload = max_payload
+        self._crowd = Crowd()
 
     async def one(self, request: pb.SubmitRequest, caller: Caller) -> pb.SubmitResponse:
         """Store one job. QueueFull if there is no room."""
@@ -47,7 +49,9 @@ class Submitter:
         spec = convert.job_spec(
             new, caller.tenant(request.tenant), new_id(), max_payload=self._max_payload
         )
-        result = await caller.session.sender.put(spec)
+        with self._crowd:
+            await self._crowd.gather()
+            result = await caller.session.sender.put(spec)
         if result.full is not None:
             raise queue_full(spec.queue.queue, result.full)
         return convert.submitted(result)
