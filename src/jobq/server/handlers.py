@@ -103,9 +103,11 @@ class Handlers:
         *,
         methods: Collection[str] | None = None,
         unbounded: Collection[str] = (),
+        needs: str | None = None,
     ) -> None:
         """`methods`: those that `service` has; None: all. `unbounded`: calls that wait on purpose,
-        so MAX_CALL_S does not apply to them."""
+        so MAX_CALL_S does not apply to them. `needs`: a call of the store whose scope every method
+        needs, before it looks at its request."""
         self._methods = [
             method for method in descriptor.methods if methods is None or method.name in methods
         ]
@@ -113,6 +115,7 @@ class Handlers:
         self._service = service
         self._descriptor = descriptor
         self._unbounded = unbounded
+        self._needs = needs
         self._sessions: dict[GuardedStore, Session] = {}
 
     def register(self, server: grpc.aio.Server) -> None:
@@ -134,8 +137,11 @@ class Handlers:
         return grpc.unary_unary_rpc_method_handler(call.single)
 
     def caller(self, rpc: _Context) -> Caller:
-        """Who calls. Unauthenticated if the token is not accepted."""
+        """Who calls. Unauthenticated if the token is not accepted, AccessDenied without the scope
+        that the service needs."""
         store = self._context.guarded_by(bearer(rpc))
+        if self._needs is not None:
+            store.check(self._needs)
         session = self._sessions.get(store)
         if session is None:
             if len(self._sessions) >= _MAX_SESSIONS:
