@@ -25,12 +25,24 @@ NEEDS_AN_EXTRA = {
     "jobq.django": {"django", "asgiref"},
     "jobq.encryption": {"cryptography"},
     "jobq.otel": {"opentelemetry"},
-    "jobq.pipeline": {"pyspark", "py4j", "pyarrow", "pandas"},
+    "jobq.pipeline": {"pyspark", "py4j", "pyarrow", "pandas", "prometheus_client"},
     "jobq.prometheus": {"prometheus_client"},
     "jobq.relay.kafka": {"confluent_kafka"},
+    "jobq.rpc": {"grpc", "google"},
     "jobq.sentry": {"sentry_sdk"},
+    "jobq.server": {
+        "cryptography",
+        "google",
+        "grpc",
+        "grpc_health",
+        "grpc_reflection",
+        "jwt",
+        "prometheus_client",
+    },
     "jobq.stores.conformance": {"pytest", "hypothesis"},
+    "jobq.stores.remote": {"grpc", "google"},
     "jobq.stores.valkey": {"hiredis"},
+    "jobq.testing.fake_worker": {"grpc", "google"},
 }
 """Modules that may fail to import without extras, and the packages whose absence may be why."""
 

@@ -44,6 +44,7 @@ def test_every_module_that_needs_no_extra_can_be_imported() -> None:
     [
         ("jobq.cli.ctl", ["--version"]),
         ("jobq.cli.worker", ["--version"]),
+        ("jobq.cli.server", ["--version"]),
         ("jobq.relay.cli", ["--version"]),
         ("jobq.pipeline.cli", ["--version"]),
         ("jobq.pipeline.cli", ["--help"]),
@@ -58,6 +59,7 @@ def test_every_command_starts_without_extras(module: str, arguments: list[str]) 
     ("code", "extra"),
     [
         ("from jobq.stores import open_store; open_store('valkey://localhost')", "jobq[valkey]"),
+        ("from jobq.stores import open_store; open_store('grpc://localhost')", "jobq[grpc]"),
         ("from jobq.pipeline.cli import main; main(['run', '--lake', 'x'])", "jobq[spark]"),
         ("from jobq.pipeline.cli import main; main(['run', '--no-such-option'])", "jobq[spark]"),
         ("import jobq.otel", "jobq[otel]"),
