@@ -130,6 +130,28 @@ def test_a_config_file_with_an_unknown_option_is_refused(tmp_path: Path) -> None
     assert "has an unknown option 'concurency'" in " ".join(result.output.split())
 
 
+def test_the_file_of_a_server_sets_what_a_worker_has_in_common_with_it(tmp_path: Path) -> None:
+    path = tmp_path / "server.yaml"
+    path.write_text(
+        "grpc: {port: 50051}\nmetrics: {port: 9090}\nlogging: {level: debug, format: json}\n"
+        "scheduler: {worker_heartbeat_timeout_s: 40}\nshutdown_grace_period: 90\n"
+    )
+    given = main.make_context("jq-worker", ["--config", str(path), "shopapp:shop"]).params
+    assert (given["log_level"], given["log_format"]) == ("debug", "json")
+    assert (given["lease"], given["drain"]) == (40.0, 90.0)
+    assert given["metrics_port"] is None  # 9090 is the server's
+    given = main.make_context("w", ["--config", str(path), "--lease", "5s", "a:b"]).params
+    assert given["lease"] == 5.0
+
+
+def test_a_wrong_key_in_the_file_of_a_server_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "server.yaml"
+    path.write_text("grpc: {prot: 50051}\n")
+    result = CliRunner().invoke(main, ["--app", "shopapp", "--config", str(path)])
+    assert result.exit_code == 2
+    assert "did you mean grpc.port?" in " ".join(result.output.split())
+
+
 def test_the_app_can_be_given_with_or_without_the_option(monkeypatch: pytest.MonkeyPatch) -> None:
     given: list[list[str]] = []
 

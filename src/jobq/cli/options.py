@@ -27,7 +27,7 @@ from jobq.cli.backend import Backend
 from jobq.cli.output import FORMATS, Format, Output
 from jobq.cli.text import parse_duration
 from jobq.console.discreet import Discreet, DiscreetGroup, said
-from jobq.errors import InvalidJob, JobqError
+from jobq.errors import ConfigError, InvalidJob, JobqError
 
 P = ParamSpec("P")
 FAILED, USAGE, INTERRUPTED = 1, 2, 130
@@ -218,11 +218,14 @@ class Ctl:
         given: Callable[[str], Any] = lambda name: ctx.meta.get(f"jobq.{name}")  # noqa: E731 - read often, here only
         self.out = Output(cast(Format, given("output") or "table"))
         use_token_file(given("token_file"))
-        self.backend = Backend(
-            chosen_url(ctx) or DEFAULT_URL,
-            tenant=given("tenant"),
-            timeout=given("timeout") or 10.0,
-        )
+        try:
+            self.backend = Backend(
+                chosen_url(ctx) or DEFAULT_URL,
+                tenant=given("tenant"),
+                timeout=given("timeout") or 10.0,
+            )
+        except ConfigError as e:  # e.g. the token is for another tenant
+            fail(str(e), USAGE, e)
 
 
 def chosen_url(ctx: click.Context) -> str | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import platform
 import time
 
@@ -12,11 +13,12 @@ from rich.text import Text
 
 from jobq.cli import text
 from jobq.cli.database_view import database_notices, database_view
-from jobq.cli.options import Command, Ctl, on_store
+from jobq.cli.options import Command, Ctl, chosen_url, fail, guarded, on_store
 from jobq.cli.output import Output, details
 from jobq.cli.queue_view import queue_table, summarize
 from jobq.core.states import State
 from jobq.core.version import __version__
+from jobq.errors import StoreUnavailable
 from jobq.stores.base import database_of
 from jobq.stores.base.maintained import DatabaseReport
 
@@ -114,14 +116,33 @@ def _counted(state: State, n: int) -> Text:
     return Text(f"{n:,} {state.value}", style=text.STATE_STYLES[state])
 
 
-@click.command(cls=Command)
+@click.command(
+    cls=Command,
+    examples="jq-ctl version\njq-ctl --server-addr queue.internal:50051 version -o json",
+)
 @click.pass_context
 def version(ctx: click.Context) -> None:
-    """Print the versions of jobq, Python and the platform."""
+    """Print the versions of jobq, Python and the platform.
+
+    With a jq-server, also the version of the server."""
     facts = {
         "jobq": __version__,
         "python": platform.python_version(),
         "platform": platform.platform(),
     }
+    if (chosen_url(ctx) or "").startswith(("grpc://", "grpcs://")):
+        ctx.exit(guarded(lambda: asyncio.run(_with_server(Ctl(ctx), facts))))
     out = Output(ctx.meta.get("jobq.output") or "table")
     out.show(facts, lambda: details(facts.items()))
+
+
+async def _with_server(ctl: Ctl, facts: dict[str, str]) -> int:
+    """Print the versions with the server's. Exit code 1 if it does not respond."""
+    ask = getattr(ctl.backend.unopened(), "server_version")  # noqa: B009 - only grpc:// has it
+    try:
+        found = {"server": await ctl.backend.within(ask()), **facts}
+    except StoreUnavailable as error:
+        ctl.out.show({"server": None, **facts}, lambda: details(facts.items()))
+        fail(str(error), cause=error)
+    ctl.out.show(found, lambda: details(found.items()))
+    return 0

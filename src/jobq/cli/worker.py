@@ -22,6 +22,7 @@ from jobq.cli.executors import executor_options
 from jobq.cli.options import DURATION, FAILED, USAGE, fail
 from jobq.cli.probes import ProbeOptions, check_prometheus, probe_options, worker_probes
 from jobq.cli.sandbox import check_sandbox_option
+from jobq.cli.server_file import is_server_config, worker_options
 from jobq.cli.supervise import Link, check_shared, supervise, supervision_options
 from jobq.console import logs
 from jobq.console.discreet import Discreet
@@ -79,11 +80,15 @@ def _configured(ctx: click.Context, param: click.Parameter, path: str | None) ->
         raise click.BadParameter(f"{path} must map options to values, e.g. concurrency: 20")
     options_of = [p for p in ctx.command.params if isinstance(p, click.Option)]
     known = {p.name for p in options_of if p.name not in _ACTIONS}
+    if is_server_config(values):
+        ctx.default_map = worker_options(Path(path))
+        return
     options = {str(key).replace("-", "_"): value for key, value in values.items()}
     if unknown := [key for key in options if key not in known]:
         raise click.BadParameter(
             f"{path} has an unknown option {unknown[0]!r}. "
-            f"Options of jq-worker: {', '.join(sorted(filter(None, known)))}"
+            f"Options of jq-worker: {', '.join(sorted(filter(None, known)))}. The file of a "
+            "jq-server has sections such as grpc: and db:"
         )
     for key in _LISTS:
         if isinstance(options.get(key), str):
@@ -107,7 +112,8 @@ def _configured(ctx: click.Context, param: click.Parameter, path: str | None) ->
     is_eager=True,
     expose_value=False,
     callback=_configured,
-    help="YAML file with any of these options, e.g. `concurrency: 20`.",
+    help="YAML file with any of these options, e.g. `concurrency: 20`; or the file of jq-server, "
+    "of which the logging, the lease and the grace time apply.",
 )
 @click.argument("apps", metavar="[MODULE:QUEUE]...", nargs=-1)
 @click.option(

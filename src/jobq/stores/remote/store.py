@@ -21,6 +21,7 @@ from jobq.rpc.frames import encode
 from jobq.stores.base import Clock
 from jobq.stores.remote.address import parse
 from jobq.stores.remote.connection import Connection, Subscription
+from jobq.stores.remote.stream import version_of_server
 
 _FLOW_TIMEOUT_S = 60.0
 """Seconds for a put of a flow: the last one of a large flow submits all its jobs."""
@@ -41,6 +42,7 @@ class RemoteStore:
     def __init__(self, url: str, clock: Clock | None = None) -> None:
         address = parse(url)
         self.url = address.shown
+        self._address = address
         self._timeout = address.timeout
         self._connection = Connection(address, clock)
         for name, method in contract.METHODS.items():
@@ -60,6 +62,10 @@ class RemoteStore:
 
         call.__name__ = call.__qualname__ = method.name
         return call
+
+    async def server_version(self) -> str:
+        """The version of jobq that the server runs. StoreUnavailable if no server responds."""
+        return await asyncio.to_thread(version_of_server, self._address)
 
     # ── calls with something of their own ──
 

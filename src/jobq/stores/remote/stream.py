@@ -17,9 +17,11 @@ from pathlib import Path
 
 import grpc
 
-from jobq.errors import ConfigError
+from jobq.errors import ConfigError, StoreUnavailable
 from jobq.rpc import frames
 from jobq.rpc.frames import Beat, Frame
+from jobq.rpc.v1 import admin_pb2, admin_pb2_grpc
+from jobq.stores.base.token import token
 from jobq.stores.remote.address import Address
 
 _OPTIONS = (
@@ -100,6 +102,24 @@ class Stream:
             self._loop.call_soon_threadsafe(call, *args)
         except RuntimeError:
             pass  # the event loop is closed: nobody waits any more
+
+
+def version_of_server(address: Address) -> str:
+    """Ask the first server that replies which version it runs. Blocks."""
+    why = "no server in the address"
+    found = token()
+    metadata = (("authorization", f"Bearer {found}"),) if found else ()
+    for target in address.targets:
+        with _channel(address, target) as channel:
+            try:
+                reply = admin_pb2_grpc.AdminServiceStub(channel).GetVersion(
+                    admin_pb2.GetVersionRequest(), metadata=metadata, timeout=address.timeout
+                )
+            except grpc.RpcError as error:
+                why = _described(error)
+            else:
+                return reply.version
+    raise StoreUnavailable(f"{address.shown}: {why}")
 
 
 def _channel(address: Address, target: str) -> grpc.Channel:
