@@ -28,7 +28,7 @@ help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 	@echo "  (make test ARGS='tests/core -q' passes arguments on to pytest)"
 
-demo: $(CORE)  ## two workers and a few thousand jobs, live, in seconds; then, where there is Java, their events on Spark (DEMO_PIPELINE=no leaves that out)
+demo: $(CORE)  ## two workers and a few thousand jobs, live, in seconds; the same through a jq-server; then, where there is Java, their events on Spark (DEMO_PIPELINE=no leaves that out)
 	@DEMO_INSTALL_SPARK="$(MAKE_COMMAND) --no-print-directory $(SPARK)" $(BIN)/python examples/demo/story.py
 
 test: check  ## everything CI runs: check, then the tests
@@ -108,11 +108,11 @@ $(BIN)/python:
 	fi; \
 	"$$found" -m venv $(VENV) || { echo "could not make $(VENV): is the venv module installed? (Debian, Ubuntu: apt install python3-venv)" >&2; rm -rf $(VENV); exit 1; }
 
-# Three sets of packages in one environment: what `pip install jobq` brings, Spark for the second half
-# of the demo, and everything that development needs. The last contains the others.
+# Three sets of packages in one environment: what `pip install 'jobq[server]'` brings, Spark for the last
+# part of the demo, and everything that development needs. The last contains the others.
 $(CORE): pyproject.toml | $(BIN)/python
 	@$(OLD_PYTHON)
-	@$(STEP) "Installing jobq into $(VENV)" $(LOGS)/install-core.log $(PIP) --editable .
+	@$(STEP) "Installing jobq into $(VENV)" $(LOGS)/install-core.log $(PIP) --editable '.[server]'
 	@touch $@
 
 $(SPARK): pyproject.toml | $(CORE)

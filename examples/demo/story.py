@@ -1,6 +1,7 @@
 """A few thousand jobs on a SQLite file, two workers, one of them killed half-way: `make demo`.
 
-`shop.py` is the application, `screen.py` what is shown, and `pipeline.py` the half on Spark.
+`shop.py` is the application, `screen.py` what is shown, `server.py` the same behind a jq-server,
+and `pipeline.py` the part on Spark.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from pathlib import Path
 from statistics import median
 
 import pipeline
+import server
 from rich.text import Text
 from screen import Tally, console, final_table, say, shown
 from shop import FOLDER, URL, checksum, fetch, film, invoice, price, remind, resize, shop, urgent
@@ -148,7 +150,7 @@ def main() -> int:
         for old in (*FOLDER.glob("jobs.db*"), *FOLDER.glob("rates.txt")):
             old.unlink()
         console.rule("[bold]jobq demo")
-        complete = asyncio.run(tell())
+        complete = asyncio.run(tell()) and server.run()
         went_well = pipeline.run()
     finally:
         if complete and went_well and not keep:

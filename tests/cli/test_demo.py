@@ -14,7 +14,7 @@ DEMO = Path(__file__).parents[2] / "examples" / "demo" / "story.py"
 def test_the_demo_accounts_for_every_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DEMO_DIR", str(tmp_path))
     monkeypatch.setenv("DEMO_PIPELINE", "no")
-    result = subprocess.run([sys.executable, DEMO], capture_output=True, text=True, timeout=110)
+    result = subprocess.run([sys.executable, DEMO], capture_output=True, text=True, timeout=200)
     assert result.returncode == 0, result.stdout + result.stderr
     assert "every job is accounted for" in result.stdout
     assert "one worker was killed (kill -9)" in result.stdout
@@ -22,3 +22,6 @@ def test_the_demo_accounts_for_every_job(tmp_path: Path, monkeypatch: pytest.Mon
     assert "run again: 'invoice" in result.stdout
     assert "left with exit code 0" in result.stdout
     assert "4 failed + 2 cancelled" in result.stdout
+    assert "one of its two workers was killed (kill -9)" in result.stdout
+    assert "601 of 601 jobs completed through jq-server" in result.stdout
+    assert "left with exit codes 0 and 0" in result.stdout
