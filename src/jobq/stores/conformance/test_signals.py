@@ -355,3 +355,17 @@ async def test_listening_ends_with_its_context(q: Desk) -> None:
     async with q.store.listen([Topic("ended", q.queue, "b")]) as signals:
         await q.settle(complete(a), complete(b))
         assert (await heard(signals)).job == "b"
+
+
+@needs("events")
+async def test_a_listener_that_leaves_does_not_deafen_another_of_its_handle(q: Desk) -> None:
+    topics = [Topic("ended", q.queue, "a"), Topic("log", q.queue, None)]
+    await q.put("a")
+    async with q.store.listen(topics) as signals:
+        async with q.store.listen(topics):
+            pass
+        await q.settle(complete(await q.take()))
+        found = {(await heard(signals)).kind, (await heard(signals)).kind}
+        while "ended" not in found:
+            found.add((await heard(signals)).kind)
+        assert found == {"ended", "log"}

@@ -70,6 +70,10 @@ class Mailbox:
         """The topics that somebody waits for."""
         return list(self._topics)
 
+    def listeners(self, topic: Topic) -> int:
+        """How many wait for this topic."""
+        return len(self._topics.get(topic, ()))
+
     def look_again(self) -> None:
         """Let all who wait look again, because notices may be lost."""
         self._wake_all()

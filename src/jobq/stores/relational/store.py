@@ -196,9 +196,10 @@ class RelationalStore(ABC):
             try:
                 yield heard
             finally:
-                if self._is_open():
+                alone = [topic for topic in topics if box.listeners(topic) == 1]
+                if alone and self._is_open():
                     with contextlib.suppress(Exception):  # a sweep deletes it later
-                        await self._write_small(signals.unlisten, topics, box.address)
+                        await self._write_small(signals.unlisten, alone, box.address)
 
     # ── pipelined ─────────────────────────────────────────────────────────────────────────────────
 
