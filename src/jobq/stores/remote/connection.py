@@ -81,7 +81,7 @@ class Connection:
         if self._stream is None:
             self._check_process()
             self._closed = False
-            await self._connect()
+            await self._connect(self._address.timeout)
 
     async def aclose(self) -> None:
         """End the stream and every wait."""
@@ -95,21 +95,23 @@ class Connection:
             self._ready.set_exception(StoreUnavailable(self._about("the handle was closed")))
             self._ready.exception()
 
-    async def _connect(self) -> None:
-        """Try each server of the list once, beginning after the one that was used last."""
+    async def _connect(self, deadline: float) -> None:
+        """Try each server of the list once, beginning after the one that was used last.
+
+        `deadline` is how many seconds each of them has to reply."""
         reasons: list[str] = []
         targets = self._address.targets
         for _ in targets:
             target = targets[self._turn % len(targets)]
             self._turn += 1
             try:
-                await self._say_hello(target)
+                await self._say_hello(target, deadline)
                 return
             except StoreUnavailable as error:
                 reasons.append(str(error))
         raise StoreUnavailable(self._about("; ".join(dict.fromkeys(reasons))))
 
-    async def _say_hello(self, target: str) -> None:
+    async def _say_hello(self, target: str, deadline: float) -> None:
         loop = asyncio.get_running_loop()
         greeting: asyncio.Future[Welcome] = loop.create_future()
 
@@ -132,13 +134,12 @@ class Connection:
         try:
             hello = Hello(frames.VERSION, None, self._clock is not None)
             stream.send(frames.pack([hello]))
-            async with asyncio.timeout(self._address.timeout):
+            async with asyncio.timeout(deadline):
                 welcome = await greeting
         except TimeoutError:
             stream.close()
-            raise StoreUnavailable(
-                f"no reply from {target.removeprefix('dns:///')} within {self._address.timeout:g} s"
-            ) from None
+            name = target.removeprefix("dns:///")
+            raise StoreUnavailable(f"no reply from {name} within {deadline:.3g} s") from None
         except BaseException:
             stream.close()
             raise
@@ -193,7 +194,8 @@ class Connection:
         delay = _FIRST_DELAY_S
         while True:
             try:
-                await self._connect()
+                # Half of a call's time, so that a call that waits for a stream outlives a bad one.
+                await self._connect(self._address.timeout / 2)
                 break
             except (ConfigError, AccessDenied) as error:
                 # A token or a certificate may be replaced. Calls must know why they wait.
