@@ -123,7 +123,7 @@ def play(stages: list[Stage]) -> Callable[[Scenario], None]:
         for stage in stages:
             if (
                 scenario.kind.startswith("partitioned")
-                and stage.name in ("sqlite", "postgres")
+                and stage.name in ("sqlite", "postgres", "grpc", "grpc-postgres")
                 and len(stages) > 1
             ):
                 continue  # one store without partitions is enough to compare with

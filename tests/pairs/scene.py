@@ -71,8 +71,8 @@ class Scene:
     @property
     def unpartitioned(self) -> bool:
         """Whether the store has one partition per queue. It still plays the partitioned scenes,
-        so that other stores can be compared with it."""
-        return self.store.url.startswith(("memory:", "sqlite:", "postgresql:"))
+        so that other stores can be compared with it. A server may be on either kind of store."""
+        return self.store.url.startswith(("memory:", "sqlite:", "postgresql:", "grpc:"))
 
     def _limits(self) -> Limits:
         merged: dict[str, Any] = {"key_limit": KEY_LIMIT} if self.keyed else {}
