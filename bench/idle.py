@@ -1,30 +1,35 @@
-"""What do idle workers cost a Valkey server, and how many does one job wake?
+"""What do idle workers cost a server, and how many does one job wake?
 
-    python -m bench.idle                               1,000 workers in 4 processes
+    python -m bench.idle                               1,000 workers in 4 processes, on Valkey
     python -m bench.idle --workers 200 --processes 2
+    python -m bench.idle --on jq-server                on a jq-server with a SQLite file
 
 Every worker is a `Worker` with its own name, keeper thread and connections. Several share a
 process, so that one machine can run a thousand. Each has a different URL, so that they share no
-store handle. The benchmark starts its own Valkey server. Exit code 1 if a bound is missed.
+store handle. The benchmark starts its own server. For Valkey it counts commands, for jq-server CPU
+and memory. Exit code 1 if a bound is missed.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import os
 import statistics
 import subprocess
 import sys
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, ExitStack
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-from bench.places import ask, valkey_server
+from bench.places import ask, place, valkey_server
+from bench.server import running_server
 from jobq import Queue, Worker
 
 OPS, WOKEN = 1.0, 2
@@ -53,7 +58,7 @@ class Counter:
         return counted
 
 
-async def fleet(port: int, first: int, count: int) -> None:
+async def fleet(url: str, first: int, count: int) -> None:
     """Run workers until standard input ends.
 
     Prints "ready" when all have started, and replies to each line with the wake-ups so far."""
@@ -64,7 +69,7 @@ async def fleet(port: int, first: int, count: int) -> None:
     async with AsyncExitStack() as stack:
         for n in range(first, first + count):
             # A different URL for each worker, so that it has its own store handle.
-            queue = Queue(QUEUE, f"valkey://127.0.0.1:{port}?timeout={10 + n / 1e6:f}")
+            queue = Queue(QUEUE, f"{url}?timeout={10 + n / 1e6:f}")
             queue.task(name="noop")(_noop)
             store = await (await stack.enter_async_context(queue))._context.store()
             store.sleep = counter.watch(store.sleep)  # type: ignore[method-assign, assignment]
@@ -80,8 +85,8 @@ async def _noop(n: int) -> None: ...
 class Process:
     """A process of the fleet, as seen by the benchmark."""
 
-    def __init__(self, port: int, first: int, count: int) -> None:
-        command = [sys.executable, "-m", "bench.idle", "--fleet", str(port), str(first), str(count)]
+    def __init__(self, url: str, first: int, count: int) -> None:
+        command = [sys.executable, "-m", "bench.idle", "--fleet", url, str(first), str(count)]
         self._process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
@@ -131,10 +136,10 @@ def rates(port: int, workers: int, seconds: float) -> dict[str, float]:
     return {name: (n - before.get(name, 0)) / workers / passed for name, n in after.items()}
 
 
-async def wakes(port: int, processes: Sequence[Process]) -> list[int]:
+async def wakes(url: str, processes: Sequence[Process]) -> list[int]:
     """The number of workers that each job wakes. Jobs are enqueued one at a time."""
     found = []
-    async with Queue(QUEUE, f"valkey://127.0.0.1:{port}") as queue:
+    async with Queue(QUEUE, url) as queue:
         for n in track(range(ENQUEUES), description="waking"):
             before = sum(process.woken() for process in processes)
             await queue.task_by_name("noop").enqueue(n)
@@ -149,6 +154,12 @@ async def wakes(port: int, processes: Sequence[Process]) -> list[int]:
 def main() -> None:
     """Start the fleet, measure, print the table, and exit with 1 if a bound is missed."""
     options = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    options.add_argument(
+        "--on",
+        choices=["valkey", "jq-server"],
+        default="valkey",
+        help="server that the workers use (%(default)s)",
+    )
     options.add_argument(
         "--workers", type=int, default=1000, help="number of workers (%(default)s)"
     )
@@ -165,24 +176,70 @@ def main() -> None:
         help="pause after the start of the last worker (%(default)s)",
     )
     options.add_argument(
-        "--fleet", type=int, nargs=3, metavar=("PORT", "FIRST", "COUNT"), help=argparse.SUPPRESS
+        "--fleet", nargs=3, metavar=("URL", "FIRST", "COUNT"), help=argparse.SUPPRESS
     )
     given = options.parse_args()
     if given.fleet:
-        asyncio.run(fleet(*given.fleet))
+        url, first, count = given.fleet
+        asyncio.run(fleet(url, int(first), int(count)))
         return
     each = given.workers // given.processes
-    with valkey_server() as port, ExitStack() as stack:
+    workers = each * given.processes
+    with ExitStack() as stack:
+        if given.on == "valkey":
+            port = stack.enter_context(valkey_server())
+            url = f"valkey://127.0.0.1:{port}"
+        else:
+            where = stack.enter_context(place("sqlite", "sqlite:///{folder}/jobs.db"))
+            server = stack.enter_context(running_server(where.url))
+            url = server.url
         processes = [
-            stack.enter_context(Process(port, n * each, each)) for n in range(given.processes)
+            stack.enter_context(Process(url, n * each, each)) for n in range(given.processes)
         ]
-        for process in track(processes, description=f"starting {each * given.processes} workers"):
+        for process in track(processes, description=f"starting {workers} workers"):
             process.line()
         time.sleep(given.settle)
-        clients = int(ask(port, "INFO clients").split("connected_clients:")[1].split()[0])
-        idle = rates(port, each * given.processes, given.seconds)
-        woken = asyncio.run(wakes(port, processes))
-    sys.exit(report(each * given.processes, clients, idle, woken))
+        if given.on == "valkey":
+            clients = int(ask(port, "INFO clients").split("connected_clients:")[1].split()[0])
+            idle = rates(port, workers, given.seconds)
+            woken = asyncio.run(wakes(url, processes))
+            sys.exit(report(workers, clients, idle, woken))
+        share = busy(server.pid, given.seconds)
+        memory = resident(server.pid)
+        woken = asyncio.run(wakes(url, processes))
+        sys.exit(report_server(workers, share, memory, woken))
+
+
+def busy(pid: int, seconds: float) -> float:
+    """The share of one core that a process uses while nothing happens."""
+    before, started = _cpu_seconds(pid), time.monotonic()
+    for _ in track(range(int(seconds)), description="idle"):
+        time.sleep(1)
+    return (_cpu_seconds(pid) - before) / (time.monotonic() - started)
+
+
+def _cpu_seconds(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def resident(pid: int) -> int:
+    """The memory of a process in bytes."""
+    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def report_server(workers: int, share: float, memory: int, woken: list[int]) -> int:
+    """Print what a jq-server costs. Returns the exit code."""
+    table = Table(title=f"{workers:,} idle workers on one jq-server with a SQLite file")
+    for column in ("", "found", "bound"):
+        table.add_column(column, justify="right" if column else "left")
+    table.add_row("CPU of the server, share of one core", f"{share:.0%}", "")
+    table.add_row("memory of the server", f"{memory / 2**20:,.0f} MiB", "")
+    table.add_row("memory per worker", f"{memory / workers / 1024:,.0f} KiB", "")
+    table.add_row("workers woken by one job, median", f"{statistics.median(woken):g}", f"≤ {WOKEN}")
+    table.add_row("workers woken by one job, most", f"{max(woken)}", f"≤ {WOKEN}")
+    Console().print(table)
+    return 0 if max(woken) <= WOKEN else 1
 
 
 def report(workers: int, clients: int, idle: dict[str, float], woken: list[int]) -> int:

@@ -22,6 +22,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import NamedTuple
 
 from rich.console import Console
 from rich.progress import track
@@ -69,11 +70,18 @@ async def serve(url: str, certificates: Path | None) -> None:
         await server.wait_for_termination()
 
 
+class Running(NamedTuple):
+    """A server in a process of its own."""
+
+    url: str
+    pid: int
+
+
 @contextmanager
-def served(where: Place, *, tls: bool) -> Iterator[Place]:
-    """The place, behind a server."""
+def running_server(store: str, *, tls: bool = False) -> Iterator[Running]:
+    """A server on the store at this URL, killed at the end."""
     with tempfile.TemporaryDirectory(prefix="jobq-bench-") as folder:
-        command = [sys.executable, "-m", "bench.server", "--serve", where.url]
+        command = [sys.executable, "-m", "bench.server", "--serve", store]
         if tls:
             make_certificate(Path(folder))
             command += ["--certificates", folder]
@@ -86,14 +94,20 @@ def served(where: Place, *, tls: bool) -> Iterator[Place]:
             port = process.stdout.readline().strip()
             if not port:
                 raise SystemExit(f"the server ended with exit code {process.wait()}")
-            tail = f"?ca={folder}/cert.pem" if tls else ""
-            scheme = "grpcs" if tls else "grpc"
-            found = Place(f"{scheme}://localhost:{port}{tail}")
-            found.filled = where.filled  # type: ignore[method-assign]
-            yield found
+            scheme, tail = ("grpcs", f"?ca={folder}/cert.pem") if tls else ("grpc", "")
+            yield Running(f"{scheme}://localhost:{port}{tail}", process.pid)
         finally:
             process.kill()
             process.communicate()
+
+
+@contextmanager
+def served(where: Place, *, tls: bool) -> Iterator[Place]:
+    """The place, behind a server."""
+    with running_server(where.url, tls=tls) as server:
+        found = Place(server.url)
+        found.filled = where.filled  # type: ignore[method-assign]
+        yield found
 
 
 def make_certificate(folder: Path) -> None:
