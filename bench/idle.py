@@ -34,9 +34,9 @@ from jobq import Queue, Worker
 
 OPS, WOKEN = 1.0, 2
 """Bounds: commands per worker and second, and workers woken by one job."""
-WOKEN_BY_SQLITE = 4
-"""The worker that is woken, and those that look 250 ms and 1 s later because it may be frozen. Two
-jobs are half a second apart, so the last look may belong to the job before."""
+WOKEN_BY_SQLITE = 5
+"""The worker that is woken, and two that look 250 ms and 1 s later because it may be frozen. Jobs
+are half a second apart, so two looks may belong to the job before."""
 QUEUE = "idle"
 ENQUEUES = 20  # jobs that are enqueued to count the workers they wake
 _SENT = ("fcall", "blpop", "ping", "subscribe")

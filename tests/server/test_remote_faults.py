@@ -9,22 +9,32 @@ import textwrap
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from jobq import Queue, Worker
-from jobq.core.records import Claim, JobKey, JobSpec, QueueName, Topic
+from jobq.core.records import (
+    Claim,
+    JobKey,
+    JobRecord,
+    JobSpec,
+    PutResult,
+    QueueName,
+    Topic,
+)
 from jobq.core.states import State
 from jobq.errors import ConfigError, StoreUnavailable
 from jobq.server.context import ServerContext
 from jobq.server.exchange import ExchangeService
+from jobq.server.guard import GuardedStore
 from jobq.server.host import Host
 from jobq.server.settings import ServerSettings
 from jobq.stores import open_store
-from jobq.stores.base import Store
+from jobq.stores.base import Store, pipeline_of
 from tests.server.processes import ServerProcess, server_process
 from tests.stores.postgres.proxy import Proxy, proxy_to
-from tests.waiting import PATIENCE_S, blocks, nothing_happens, until, until_it_succeeds
+from tests.waiting import PATIENCE_S, blocks, nothing_happens, takes, until, until_it_succeeds
 
 BEAT_MS, DEAF_MS = 200, 2_000
 """Much shorter than in production, so that tests are."""
@@ -147,6 +157,23 @@ async def test_a_deaf_connection_is_replaced(server: ServerProcess, proxy: Proxy
         assert await doubled(queue, 2) == 4
 
 
+async def test_a_deaf_connection_that_carries_no_call_is_replaced_too(
+    server: ServerProcess, proxy: Proxy
+) -> None:
+    # No call runs into its timeout: only the missing beats show that nothing arrives.
+    async with (
+        open_store(f"grpc://127.0.0.1:{proxy.port}?timeout=120") as store,
+        store.listen([Topic("log", QUEUE, None)]) as signals,
+    ):
+        before = proxy.opened
+        proxy.swallow()
+        await until(lambda: proxy.opened > before, "a new connection")
+        # The try that began while the proxy was deaf ends with its own deadline. Cut it short.
+        proxy.restore()
+        proxy.cut()
+        assert (await asyncio.wait_for(anext(signals), PATIENCE_S)).kind == "log"
+
+
 async def test_beats_keep_a_stream_from_being_idle(server: ServerProcess, proxy: Proxy) -> None:
     async with open_store(f"grpc://127.0.0.1:{proxy.port}") as store:
         await store.count(QUEUE)
@@ -243,9 +270,12 @@ def test_a_forked_child_opens_its_own_connection(server: ServerProcess) -> None:
 
 
 @asynccontextmanager
-async def hosted(name: str) -> AsyncIterator[tuple[Host, Store]]:
+async def hosted(
+    name: str, guard: type[GuardedStore] = GuardedStore
+) -> AsyncIterator[tuple[Host, Store]]:
     async with open_store(f"memory://{name}") as store:
         context = ServerContext(store, ServerSettings(grpc_port=0, upkeep=False))
+        context.guard = guard
         async with Host(context, [ExchangeService]) as host:
             yield host, store
 
@@ -296,3 +326,29 @@ async def test_a_claim_repeated_over_another_stream_gets_the_same_lease() -> Non
                 replies.append(await store.settle([], worker="w", call="1", then=claim))
         assert replies[0].leases
         assert replies[0] == replies[1]
+
+
+async def test_a_put_waits_until_the_server_expects_its_job() -> None:
+    order: list[str] = []
+
+    class Slow(GuardedStore):
+        @asynccontextmanager
+        async def expect(self, job: JobKey) -> AsyncIterator[AsyncIterator[JobRecord | None]]:
+            await takes(0.1)
+            async with super().expect(job) as ends:
+                order.append("expect")
+                yield ends
+
+        async def put(self, *args: Any, **kwargs: Any) -> list[PutResult]:
+            order.append("put")
+            return await super().put(*args, **kwargs)
+
+    async with (
+        hosted("remote-expect", Slow) as (host, _),
+        open_store(f"grpc://127.0.0.1:{host.port}") as store,
+    ):
+        pipeline = pipeline_of(store)
+        assert pipeline is not None
+        async with pipeline.expect(JobKey(QUEUE, "a")):
+            await store.put([spec("a")])
+        assert order == ["expect", "put"]

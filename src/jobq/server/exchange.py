@@ -287,8 +287,9 @@ class Stream:
                 for message in frames.pack(ready):
                     await self._rpc.write(message)
                 self._sent = self._loop.time()
-        except (grpc.aio.UsageError, asyncio.InvalidStateError, grpc.RpcError):
-            self._over.set()  # the client has gone
+        except Exception as error:  # the client has gone; gRPC has no public class for that
+            log.debug("an exchange stream has ended: %s", error)
+            self._over.set()
         finally:
             self._writer = None
 
