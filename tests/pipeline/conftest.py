@@ -16,8 +16,12 @@ pytest.importorskip(
 from pyspark.sql import DataFrame, SparkSession
 
 from jobq.pipeline.lake import Batch, Lake
-from jobq.pipeline.session import open_session
+from jobq.pipeline.session import Format, _format_settings, open_session
 from tests.kafka import spark_jars
+
+# The format of tables that the session knows besides Parquet. Iceberg needs an older Spark than
+# the other tests: `make test-iceberg` runs them in an environment of its own.
+TABLES: Format = "iceberg" if os.environ.get("JQ_TEST_FORMAT") == "iceberg" else "delta"
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -25,6 +29,24 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.path.parent == Path(__file__).parent and item.get_closest_marker("timeout") is None:
             item.add_marker(pytest.mark.timeout(400))
+
+
+def _formats() -> tuple[Format, ...]:
+    try:
+        spark_jars(f"spark-{TABLES}")
+    except pytest.skip.Exception:
+        return ("parquet",)
+    return ("parquet", TABLES)
+
+
+FORMATS = _formats()
+"""The formats that the session of the tests can write."""
+
+EACH_FORMAT = [
+    pytest.param(format, marks=() if format == "parquet" else pytest.mark.faults)
+    for format in FORMATS
+]
+"""The same as parameters of a test: `make test` runs Parquet only, because Delta is slow."""
 
 
 @pytest.fixture(scope="session")
@@ -39,7 +61,8 @@ def spark() -> Iterator[SparkSession]:
             "spark.sql.shuffle.partitions": "2",
             "spark.driver.memory": "1g",
             "spark.driver.bindAddress": "127.0.0.1",
-            "spark.jars": _jars(),
+            **_extensions(),
+            "spark.jars": ",".join(filter(None, (_jars("spark-kafka"), _jars(f"spark-{TABLES}")))),
             # Do not compile plans: interpreting them is faster for a few rows.
             "spark.sql.codegen.wholeStage": "false",
             "spark.sql.codegen.factoryMode": "NO_CODEGEN",
@@ -51,12 +74,19 @@ def spark() -> Iterator[SparkSession]:
     session.stop()
 
 
-def _jars() -> str:
-    """The jars of the Kafka connector, or nothing. Tests that need them are skipped."""
+def _jars(name: str) -> str:
+    """The jars of a connector, or nothing. Tests that need them are skipped."""
+    if name == "spark-kafka" and TABLES == "iceberg":
+        return ""  # another version of Spark
     try:
-        return spark_jars("spark-kafka")
+        return spark_jars(name)
     except pytest.skip.Exception:
         return ""
+
+
+def _extensions() -> dict[str, str]:
+    few = {"spark.databricks.delta.snapshotPartitions": "1"}  # the default, 50, is for large tables
+    return {**_format_settings(TABLES), **few} if TABLES in FORMATS else {}
 
 
 @pytest.fixture

@@ -5,6 +5,8 @@
     LAKE/_jobq/batches/day=…/     a JSON file about each batch, named by its arrival
     LAKE/_jobq/checkpoints/…      Spark's position in each source
     LAKE/_jobq/writer.json        the current writer (`lock.py`)
+    LAKE/_jobq/erasures.json      digests of the jobs that were erased (`erasure.py`)
+    LAKE/_jobq/swaps/…            partitions of Parquet tables that are being replaced
     LAKE/_staging/SESSION/…       unfinished files
 
 A batch is added in four steps: stage its files, record the batch in the state as `pending`, move
@@ -24,7 +26,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from jobq.errors import ConfigError
 from jobq.pipeline.formats import Part, tablespace
-from jobq.pipeline.fs import Files
+from jobq.pipeline.fs import is_local, open_files
 from jobq.pipeline.lock import Lock
 from jobq.pipeline.session import Format
 from jobq.pipeline.tables import BY_NAME, Table
@@ -44,6 +46,11 @@ class Totals(msgspec.Struct, frozen=True, kw_only=True):
     def __add__(self, other: Totals) -> Totals:
         return Totals(
             **{name: getattr(self, name) + getattr(other, name) for name in self.__struct_fields__}
+        )
+
+    def __sub__(self, other: Totals) -> Totals:
+        return Totals(
+            **{name: getattr(self, name) - getattr(other, name) for name in self.__struct_fields__}
         )
 
 
@@ -69,6 +76,8 @@ class LakeState(msgspec.Struct, frozen=True, kw_only=True):
     pending: Pending | None = None  # the batch that is being published
     arrivals: int = 0  # batches that were published, of all runs
     horizon: str | None = None  # retention has removed all days before this one
+    retiring: str | None = None  # retention is removing all days before this one
+    catalog: str | None = None  # CATALOG.SCHEMA in which Delta and Iceberg tables are registered
 
 
 class Batch(msgspec.Struct, frozen=True, kw_only=True):
@@ -90,19 +99,40 @@ def _batch(pending: Pending) -> Batch:
 class Lake:
     """The tables and the state of one lake."""
 
-    def __init__(self, spark: SparkSession, root: str, *, format: Format | None = None) -> None:
-        self.spark, self.root = spark, root.rstrip("/")
-        self.files = Files(spark)
+    def __init__(
+        self,
+        spark: SparkSession,
+        root: str,
+        *,
+        format: Format | None = None,
+        catalog: str | None = None,
+    ) -> None:
+        """Open a lake. A new one gets this format (default: Parquet) and catalog (default: none).
+
+        Raises ConfigError if an existing lake has another format or catalog."""
+        self.spark, self.files = spark, open_files(spark)
+        # Delta and Iceberg take a relative path for a name.
+        self.root = self.files.absolute(root.rstrip("/"))
         self.session = uuid.uuid4().hex[:12]
-        self.state = LakeState(format=format or "parquet")
+        self.state = LakeState(format=format or "parquet", catalog=catalog)
         self.reload()
         if format and format != self.state.format:
             raise ConfigError(
                 f"the lake {root} has the format {self.state.format}: "
                 f"use --format {self.state.format}, or another folder"
             )
+        if catalog and catalog != self.state.catalog:
+            raise ConfigError(
+                f"the lake {root} is registered in {self.state.catalog or 'no catalog'}: "
+                "a lake keeps the catalog that it was made with"
+            )
         self.space = tablespace(
-            spark, self.files, self.root, self.state.format, self.staging("tables")
+            spark,
+            self.files,
+            self.root,
+            self.state.format,
+            self.staging("tables"),
+            self.state.catalog,
         )
 
     @property
@@ -123,6 +153,30 @@ class Lake:
     def writing(self, command: str) -> Lock:
         """The lock of the lake's only writer. `command` names it in the error of others."""
         return Lock(self.files, f"{self.root}/_jobq/writer.json", command)
+
+    def check_new(self) -> None:
+        """Raise ConfigError if a new lake could not keep its promises where it is to be made.
+
+        A Parquet table publishes files by renaming them, which only a local disk does at once."""
+        if self.files.exists(self._state_path):
+            return
+        if self.state.format == "parquet" and not is_local(self.root):
+            raise ConfigError(
+                f"a Parquet lake must be on a local disk, and {self.root} is not: "
+                "use --format delta or --format iceberg"
+            )
+        if self.state.format == "parquet" and self.state.catalog:
+            raise ConfigError(
+                "a Parquet lake cannot be registered in a catalog: "
+                "use --format delta or --format iceberg"
+            )
+
+    def begin(self) -> None:
+        """Prepare for writing, as the lake's only writer: finish what a crash has interrupted."""
+        self.reload()
+        self.space.recover()
+        self.finish()
+        self.sweep()
 
     def sweep(self) -> None:
         """Delete unfinished files of earlier sessions. Call it as the writer, after `finish`."""
@@ -223,6 +277,11 @@ class Lake:
     def dirty(self) -> list[Part]:
         """The hours whose derived tables are out of date."""
         return [Part.of(path) for path in self.state.dirty]
+
+    def outdated(self, hours: Sequence[Part]) -> None:
+        """Record that the derived tables are out of date for these hours."""
+        paths = {*self.state.dirty, *(part.path() for part in hours)}
+        self.save(msgspec.structs.replace(self.state, dirty=tuple(sorted(paths))))
 
     def derived(self, hours: Sequence[Part]) -> None:
         """Record that the derived tables are up to date for these hours."""

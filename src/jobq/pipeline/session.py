@@ -5,17 +5,26 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from importlib import import_module
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, get_args
 
 from jobq.errors import ConfigError
 
 if TYPE_CHECKING:  # jq-pipeline starts without Spark, so that it can say what to install
     from pyspark.sql import SparkSession
 
-Format = Literal["parquet", "delta"]
+Format = Literal["parquet", "delta", "iceberg"]
+FORMATS: tuple[Format, ...] = get_args(Format)
 
 _DELTA = "4.4.0"  # version of the Delta package
+_ICEBERG = "1.11.0"  # version of the Iceberg runtime
+# Versions of Spark (major.minor) that have a connector in the version above.
+_SPARKS = {
+    "kafka": ("4.0", "4.1", "4.2"),
+    "delta": ("4.2",),
+    "iceberg": ("4.0", "4.1"),
+}
 
 _SETTINGS = {
     "spark.sql.session.timeZone": "UTC",
@@ -58,13 +67,25 @@ _LOCAL_JVM = " ".join(
 
 
 def packages(*, kafka: bool = False, format: Format = "parquet") -> list[str]:
-    """The Maven packages that Spark needs, for spark.jars.packages."""
+    """The Maven packages that Spark needs, for spark.jars.packages.
+
+    Raises ConfigError if there is none for the installed version of Spark."""
     import pyspark
 
     version = pyspark.__version__
+    minor = ".".join(version.split(".")[:2])
+    for need in (["kafka"] if kafka else []) + ([] if format == "parquet" else [format]):
+        if minor not in _SPARKS[need]:
+            raise ConfigError(
+                f"there is no {need} connector for pyspark {version}: "
+                f"pip install 'pyspark=={_SPARKS[need][-1]}.*', or list the jars of a connector "
+                "that you have in JQ_SPARK_JARS"
+            )
     wanted = [f"org.apache.spark:spark-sql-kafka-0-10_2.13:{version}"] if kafka else []
     if format == "delta":
-        wanted.append(f"io.delta:delta-spark_{'.'.join(version.split('.')[:2])}_2.13:{_DELTA}")
+        wanted.append(f"io.delta:delta-spark_{minor}_2.13:{_DELTA}")
+    if format == "iceberg":
+        wanted.append(f"org.apache.iceberg:iceberg-spark-runtime-{minor}_2.13:{_ICEBERG}")
     return wanted
 
 
@@ -79,11 +100,13 @@ def open_session(
     """Start the Spark session of a command.
 
     Without `master`, the session uses the master of spark-submit or SPARK_MASTER, otherwise
-    `local[*]`. Spark downloads connector jars, unless JQ_SPARK_JARS (or spark.jars in `conf`) lists
-    them.
+    `local[*]`. A master `sc://HOST:PORT`, or SPARK_REMOTE, is a Spark Connect server. Spark
+    downloads connector jars, unless JQ_SPARK_JARS (or spark.jars in `conf`) lists them.
     """
     from pyspark.sql import SparkSession
 
+    if (master or os.environ.get("SPARK_REMOTE", "")).startswith("sc://"):
+        return _connect(master or os.environ["SPARK_REMOTE"], conf or {})
     settings = {**_SETTINGS, **_format_settings(format), **_jars(kafka, format), **(conf or {})}
     builder = SparkSession.builder.appName(name)
     submitted = (
@@ -106,9 +129,34 @@ def open_session(
     return session
 
 
+def _connect(url: str, conf: Mapping[str, str]) -> SparkSession:
+    """A session of Spark Connect. The server has its jars and its static settings already."""
+    from pyspark.errors import PySparkException
+    from pyspark.sql import SparkSession
+
+    require("grpc_status", "connect")
+    try:
+        session = SparkSession.builder.remote(url).getOrCreate()
+        session.conf.set("spark.sql.session.timeZone", "UTC")
+    except PySparkException as e:
+        raise ConfigError(f"no Spark Connect server at {url}: {e}") from e
+    for key, value in _SETTINGS.items():
+        if key.startswith("spark.sql."):
+            with suppress(PySparkException):  # a static setting, which only the server can change
+                session.conf.set(key, value)
+    for key, value in conf.items():
+        session.conf.set(key, value)
+    return session
+
+
 def _format_settings(format: Format) -> dict[str, str]:
     if format == "parquet":
         return {}
+    if format == "iceberg":
+        return {
+            "spark.sql.extensions": "org.apache.iceberg.spark.extensions."
+            "IcebergSparkSessionExtensions",
+        }
     return {
         "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
         "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",

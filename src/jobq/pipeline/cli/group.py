@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any, TypeVar
@@ -14,8 +16,8 @@ from rich.console import Console
 
 from jobq.console.discreet import DiscreetGroup, said
 from jobq.core.version import __version__
-from jobq.errors import JobqError
-from jobq.pipeline.session import Format, open_session, require
+from jobq.errors import ConfigError, JobqError
+from jobq.pipeline.session import FORMATS, Format, open_session, require
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -158,14 +160,15 @@ def open_lake(
     *,
     format: Format | None = None,
     kafka: bool = False,
+    catalog: str | None = None,
 ) -> Any:
-    """Open a lake, or prepare a new one. `format` applies to a new lake only."""
+    """Open a lake, or prepare a new one. `format` and `catalog` apply to a new lake only."""
     from jobq.pipeline.lake import Lake
 
     spark = open_spark(
         "jq-pipeline", master, conf, format=format or _stored_format(lake), kafka=kafka
     )
-    return Lake(spark, lake, format=format)
+    return Lake(spark, lake, format=format, catalog=catalog)
 
 
 def open_existing_lake(lake: str, master: str | None, conf: tuple[str, ...]) -> Any:
@@ -179,5 +182,9 @@ def _stored_format(lake: str) -> Format:
     For a new or remote lake: JQ_LAKE_FORMAT, otherwise Parquet."""
     state = Path(lake.removeprefix("file://")) / "_jobq" / "state.json"
     given = os.environ.get("JQ_LAKE_FORMAT", "parquet")
-    text = state.read_text() if state.exists() else given
-    return "delta" if '"delta"' in text or text == "delta" else "parquet"
+    if state.exists():
+        with suppress(ValueError):
+            given = json.loads(state.read_text())["format"]
+    if given not in FORMATS:
+        raise ConfigError(f"JQ_LAKE_FORMAT={given!r}: use one of {', '.join(FORMATS)}")
+    return given

@@ -14,7 +14,7 @@ import click
 from jobq.console.probes import Probes
 from jobq.pipeline.cli.audit import run_audit
 from jobq.pipeline.cli.group import lake_option, open_lake, say, slo_option, spark_options
-from jobq.pipeline.session import Format, require
+from jobq.pipeline.session import FORMATS, Format, require
 
 if TYPE_CHECKING:
     from jobq.pipeline.metrics import RunMetrics
@@ -46,8 +46,16 @@ if TYPE_CHECKING:
 @click.option(
     "--format",
     "format",
-    type=click.Choice(["parquet", "delta"]),
-    help="File format of a new lake. Default: parquet.",
+    type=click.Choice(FORMATS),
+    help="File format of a new lake. Default: parquet, on a local disk. Elsewhere, choose delta or "
+    "iceberg.",
+)
+@click.option(
+    "--catalog",
+    metavar="CATALOG.SCHEMA",
+    envvar="JQ_LAKE_CATALOG",
+    help="Register the tables of a new Delta or Iceberg lake there, e.g. spark_catalog.jobs. "
+    "Configure the catalog with --conf.",
 )
 @slo_option
 @click.option(
@@ -95,6 +103,7 @@ def run(
     audit_too: bool,
     page: str | None,
     format: Format | None,
+    catalog: str | None,
     slo_file: str | None,
     every: float,
     derive_every: float,
@@ -123,7 +132,9 @@ def run(
                 metrics_port, probe_host, lambda: all(job.alive for job in started)
             )
             stack.enter_context(probes)
-        opened_lake = open_lake(lake, master, conf, format=format, kafka=opened.kafka)
+        opened_lake = open_lake(
+            lake, master, conf, format=format, kafka=opened.kafka, catalog=catalog
+        )
         job = PipelineRun(
             opened_lake,
             opened,

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
-
 import click
 
 from jobq.pipeline.cli.group import (
@@ -12,6 +10,16 @@ from jobq.pipeline.cli.group import (
     parse_day,
     slo_option,
     spark_options,
+)
+
+free_option = click.option(
+    "--free-after",
+    default=24.0,
+    show_default=True,
+    metavar="HOURS",
+    type=click.FloatRange(min=0),
+    help="Delete files that no table has used for this long (Delta and Iceberg). Queries that take "
+    "longer, and reads of older versions, then fail. 0 deletes them at once.",
 )
 
 
@@ -37,7 +45,7 @@ def rebuild(
     targets = load_targets(slo_file)
     opened = open_existing_lake(lake, master, conf)
     with opened.writing("rebuild"):
-        opened.reload()
+        opened.begin()
         click.echo(f"rebuilt {len(rebuild_lake(opened, targets, since=since))} hours")
     opened.spark.stop()
 
@@ -49,19 +57,30 @@ def rebuild(
     default=128,
     show_default=True,
     metavar="MB",
-    help="Size of the files to write, in MB (Parquet lakes).",
+    type=click.IntRange(min=1),
+    help="Size of the files to write, in MB.",
 )
+@free_option
 @spark_options
-def compact(lake: str, target_mb: int, master: str | None, conf: tuple[str, ...]) -> None:
+def compact(
+    lake: str, target_mb: int, free_after: float, master: str | None, conf: tuple[str, ...]
+) -> None:
     """Merge many small files into few large ones.
 
-    Refused while `run` is writing to the same Parquet lake."""
+    Refused while `run` is writing to the same lake, except to a Delta lake. In Delta and Iceberg
+    lakes, files that are not part of a table any more are deleted after --free-after hours."""
     from jobq.pipeline.jobs.upkeep import compact as compact_lake
+    from jobq.pipeline.jobs.upkeep import free
 
     opened = open_existing_lake(lake, master, conf)
-    with nullcontext() if opened.state.format == "delta" else opened.writing("compact"):
-        opened.reload()
+    if opened.state.format == "delta":  # each change is a transaction, also beside a `run`
         changed = compact_lake(opened, target=target_mb * 1024 * 1024)
+        free(opened, hours=free_after)
+    else:
+        with opened.writing("compact"):
+            opened.begin()
+            changed = compact_lake(opened, target=target_mb * 1024 * 1024)
+            free(opened, hours=free_after)
     for name, (before, after) in changed.items():
         click.echo(f"{name}: {before} files → {after}")
     opened.spark.stop()
@@ -81,17 +100,27 @@ def compact(lake: str, target_mb: int, master: str | None, conf: tuple[str, ...]
     is_flag=True,
     help="Remove them from all tables. Default: only from events, attempts and quarantine.",
 )
+@free_option
 @spark_options
 def retention(
-    lake: str, keep_days: int, all_tables: bool, master: str | None, conf: tuple[str, ...]
+    lake: str,
+    keep_days: int,
+    all_tables: bool,
+    free_after: float,
+    master: str | None,
+    conf: tuple[str, ...],
 ) -> None:
-    """Remove old days from the lake."""
-    from jobq.pipeline.jobs.upkeep import retain
+    """Remove old days from the lake.
+
+    In Delta and Iceberg lakes, the files of removed days are deleted after --free-after hours, by
+    this command or by the next `retention` or `compact`."""
+    from jobq.pipeline.jobs.upkeep import free, retain
 
     opened = open_existing_lake(lake, master, conf)
     with opened.writing("retention"):
-        opened.reload()
+        opened.begin()
         removed = retain(opened, keep_days=keep_days, all_tables=all_tables)
+        free(opened, hours=free_after)
     for name, count in removed.items():
         click.echo(f"{name}: {count} partitions removed")
     if not removed:
