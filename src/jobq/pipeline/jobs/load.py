@@ -15,6 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from jobq import Queue
 from jobq.pipeline.datasource import register
+from jobq.pipeline.fs import is_connect
 
 
 def check_store(url: str, queue: str, tenant: str | None = None) -> None:
@@ -49,7 +50,12 @@ def load(
 def _progress(
     spark: SparkSession, report: Callable[[str], None], every: float = 5.0
 ) -> Iterator[None]:
-    """Report every few seconds how many of Spark's tasks are done."""
+    """Report every few seconds how many of Spark's tasks are done.
+
+    A session of Spark Connect shows its progress itself."""
+    if is_connect(spark):
+        yield
+        return
     tracker, done = spark.sparkContext.statusTracker(), threading.Event()
 
     def watch() -> None:

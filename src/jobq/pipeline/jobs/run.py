@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+import msgspec
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
+from jobq.pipeline.fs import is_connect
 from jobq.pipeline.jobs.derive import derive
 from jobq.pipeline.jobs.ingest import ingest
 from jobq.pipeline.lake import Batch, Lake, Totals
@@ -47,6 +49,7 @@ class PipelineRun:
         self._query: StreamingQuery | None = None
         self._lock = lake.writing("run")
         self._once = False
+        self._before = Totals()
 
     def start(self, spark: SparkSession, *, once: bool) -> None:
         """Start at the checkpoint of this source.
@@ -55,22 +58,27 @@ class PipelineRun:
         `stop`. Raises LakeInUse if another command is writing to the lake."""
         self._lock.acquire()
         try:
-            self.lake.reload()
+            self.lake.check_new()
+            self.lake.begin()
             self.lake.save(self.lake.state)  # makes the folder a lake, even if no event arrives
-            self.lake.finish()
-            self.lake.sweep()
             if self.metrics is not None:
                 self.metrics.started(self.lake)
-            self._once = once
+            self._once, self._before = once, self.lake.state.totals
             self._query = self._stream(spark, once=once)
         except BaseException:
             self._lock.release()
             raise
 
     def _stream(self, spark: SparkSession, *, once: bool) -> StreamingQuery:
+        batch: Callable[[DataFrame, int], None] = self._batch
+        if is_connect(spark):
+            every = None if once else self.derive_every
+            batch = RemoteBatch(
+                self.lake.root, self.source.name, self._lock.owner, self.targets, every
+            )
         writer = (
             self.source.stream(spark)
-            .writeStream.foreachBatch(self._batch)
+            .writeStream.foreachBatch(batch)
             .queryName(f"jobq {self.source.name}")
         )
         writer = writer.option("checkpointLocation", self.lake.checkpoint(self.source.name))
@@ -86,6 +94,9 @@ class PipelineRun:
         assert self._query is not None
         try:
             self._query.awaitTermination()
+            if is_connect(self.lake.spark):  # the batches were added by the server
+                self.lake.reload()
+                self.brought = self.lake.state.totals - self._before
             self._derive()
         finally:
             self._lock.release()
@@ -103,8 +114,7 @@ class PipelineRun:
     def _batch(self, rows: DataFrame, number: int) -> None:
         began = time.monotonic()
         self._lock.check()
-        context: Any = rows.sparkSession.sparkContext
-        batch = Batch(run=str(context.getLocalProperty("sql.streaming.queryId"))[:8], number=number)
+        batch = Batch(run=run_name(self.lake, self.source.name), number=number)
         totals = ingest(self.lake, rows, batch)
         self.brought = self.brought + totals
         seconds = time.monotonic() - began
@@ -124,6 +134,45 @@ class PipelineRun:
             self.report(f"updated derived tables: {len(hours)} hours in {seconds:.1f} s")
             if self.metrics is not None:
                 self.metrics.derived(self.lake, seconds)
+
+
+def run_name(lake: Lake, source: str) -> str:
+    """The name of a checkpoint's lifetime: the id that Spark has written into it."""
+    text = lake.files.read(f"{lake.checkpoint(source)}/metadata")
+    return str(msgspec.json.decode(text or '{"id": "unknown"}')["id"])[:8]
+
+
+class RemoteBatch:
+    """Adds a batch to the lake in the process that a Spark Connect server starts for it.
+
+    The client sends this object to the server once per run, so it holds plain values only. The
+    server's Python needs jobq, and both reach the lake under the same path."""
+
+    def __init__(
+        self,
+        root: str,
+        source: str,
+        owner: str,
+        targets: Sequence[Target],
+        derive_every: float | None,
+    ) -> None:
+        self.root, self.source, self.owner = root, source, owner
+        self.targets, self.derive_every = tuple(targets), derive_every
+        self._derived_at = time.monotonic()
+
+    def __call__(self, rows: DataFrame, number: int) -> None:
+        """Add a batch."""
+        lake = Lake(rows.sparkSession, self.root)
+        lock = lake.writing("run")
+        lock.owner = self.owner
+        lock.check()
+        ingest(lake, rows, Batch(run=run_name(lake, self.source), number=number))
+        if (
+            self.derive_every is not None
+            and time.monotonic() - self._derived_at >= self.derive_every
+        ):
+            derive(lake, self.targets)
+            self._derived_at = time.monotonic()
 
 
 def describe(totals: Totals) -> str:
