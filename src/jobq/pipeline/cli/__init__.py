@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from jobq.pipeline.cli import audit, load, report, run, show, synth, upkeep
+from jobq.pipeline.cli import audit, erase, load, report, run, show, synth, upkeep
 from jobq.pipeline.cli.group import main
 
 __all__ = ["main"]
@@ -16,6 +16,7 @@ for _command in (
     upkeep.rebuild,
     upkeep.compact,
     upkeep.retention,
+    erase.erase,
     load.load,
     synth.synth,
 ):

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 from pyspark.sql import DataFrame, Observation
 from pyspark.sql import functions as F
 
+from jobq.pipeline import erasure
 from jobq.pipeline.formats import PARQUET_OPTIONS, Part
 from jobq.pipeline.lake import Batch, Lake, Totals
 from jobq.pipeline.tables import EVENTS, MARKS, QUARANTINE
@@ -77,10 +78,15 @@ def _new_events(lake: Lake, folder: str) -> _New:
     ]
     if not hours:
         return _New(folder, [])
+    erased = erasure.load(lake.files, lake.root)
     known = {*lake.space.parts(EVENTS)} if lake.state.totals.events else set()
     shared = [hour for hour in hours if hour in known]
     stored = lake.read(EVENTS, shared) if shared else None
     batch = lake.spark.read.schema(EVENTS.schema).parquet(folder)
+    if erased.jobs:  # a copy, or a late event, of a job that was erased
+        tombs = lake.staging("tombstones")
+        _writer(erasure.tombstones(batch, erased)).partitionBy("day", "hour").parquet(tombs)
+        folder, batch = tombs, lake.spark.read.schema(EVENTS.schema).parquet(tombs)
     seen = dedupe.census(batch, stored, lake.state.max_at_ms - LATENESS_MS).first()
     assert seen is not None
     new = _New(folder, hours, seen["events"], seen["events"], seen["late"], seen["max_at_ms"])
