@@ -54,12 +54,13 @@ def erase(
     master: str | None,
     conf: tuple[str, ...],
 ) -> None:
-    """Erase one subject's jobs from the lake, and with --store from the store.
+    """Erase one subject's jobs.
 
-    Every event of the jobs becomes a tombstone: it keeps its number, its time and its queue, and
-    nothing else. The audit accepts tombstones. The derived tables are computed again without the
-    jobs. It is safe to run the command again after a crash. Exit code 1 if the store keeps jobs
-    that are running: run the command again when they have ended."""
+    They are removed from the lake, and with --store from the store. Every event of the jobs
+    becomes a tombstone: it keeps its number, its time and its queue, and nothing else. The audit
+    accepts tombstones. The derived tables are computed again without the jobs. It is safe to run
+    the command again after a crash. Exit code 1 if the store keeps jobs that are running: run the
+    command again when they have ended."""
     if not ids and not meta:
         raise click.UsageError("say which jobs: give --id or --meta")
     from jobq.pipeline.jobs.erase import Subject, find

@@ -84,9 +84,10 @@ def report(
     master: str | None,
     conf: tuple[str, ...],
 ) -> None:
-    """Write a report: one HTML file with charts and tables, without external resources.
+    """Write a report: one HTML file with charts and tables.
 
-    It shows throughput, latency, backlog, failures, service levels, cost and workers. The page
+    It shows throughput, latency, backlog, failures, service levels, cost and workers, and needs no
+    external resources. The page
     can be filtered by tenant, queue and task, and compared with an earlier period."""
     from jobq.pipeline.insight.scope import Scope
     from jobq.pipeline.report import write_report
