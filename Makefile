@@ -72,7 +72,7 @@ pairs: $(STAMP)  ## every two features of a job on every store, Redis, Cluster a
 	@$(PYTEST) tests/pairs --store memory --store sqlite --store valkey --store redis --store valkey-cluster --store valkey-sentinel $(ARGS)
 
 faults: $(STAMP)  ## kills, cuts and failovers that take minutes
-	@$(PYTEST) -m faults $(ARGS)
+	@JQ_TEST_FORMAT=delta $(PYTEST) -m faults $(ARGS)
 
 fuzz: $(STAMP)  ## 100,000 strange calls on each store, 10,000 strange command lines
 	@JQ_FUZZ_CALLS=100000 JQ_FUZZ_LINES=10000 $(PYTEST) tests/fuzz --timeout 3600 $(ARGS)

@@ -16,12 +16,12 @@ pytest.importorskip(
 from pyspark.sql import DataFrame, SparkSession
 
 from jobq.pipeline.lake import Batch, Lake
-from jobq.pipeline.session import Format, _format_settings, open_session
+from jobq.pipeline.session import _format_settings, open_session
 from tests.kafka import spark_jars
 
-# The format of tables that the session knows besides Parquet. Iceberg needs an older Spark than
-# the other tests: `make test-iceberg` runs them in an environment of its own.
-TABLES: Format = "iceberg" if os.environ.get("JQ_TEST_FORMAT") == "iceberg" else "delta"
+# The format of tables that the session knows besides Parquet. `make faults` runs the tests with
+# Delta. Iceberg needs an older Spark: `make test-iceberg` has an environment of its own.
+TABLES = os.environ.get("JQ_TEST_FORMAT")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -31,22 +31,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.timeout(400))
 
 
-def _formats() -> tuple[Format, ...]:
-    try:
-        spark_jars(f"spark-{TABLES}")
-    except pytest.skip.Exception:
-        return ("parquet",)
-    return ("parquet", TABLES)
-
-
-FORMATS = _formats()
+FORMATS = ("parquet", *([TABLES] if TABLES in ("delta", "iceberg") else []))
 """The formats that the session of the tests can write."""
 
 EACH_FORMAT = [
     pytest.param(format, marks=() if format == "parquet" else pytest.mark.faults)
     for format in FORMATS
 ]
-"""The same as parameters of a test: `make test` runs Parquet only, because Delta is slow."""
+"""The same as parameters of a test."""
 
 
 @pytest.fixture(scope="session")
@@ -62,7 +54,7 @@ def spark() -> Iterator[SparkSession]:
             "spark.driver.memory": "1g",
             "spark.driver.bindAddress": "127.0.0.1",
             **_extensions(),
-            "spark.jars": ",".join(filter(None, (_jars("spark-kafka"), _jars(f"spark-{TABLES}")))),
+            "spark.jars": ",".join(filter(None, (_jars("spark-kafka"), _table_jars()))),
             # Do not compile plans: interpreting them is faster for a few rows.
             "spark.sql.codegen.wholeStage": "false",
             "spark.sql.codegen.factoryMode": "NO_CODEGEN",
@@ -84,9 +76,15 @@ def _jars(name: str) -> str:
         return ""
 
 
+def _table_jars() -> str:
+    return spark_jars(f"spark-{TABLES}") if TABLES in FORMATS else ""
+
+
 def _extensions() -> dict[str, str]:
+    if TABLES not in FORMATS:
+        return {}
     few = {"spark.databricks.delta.snapshotPartitions": "1"}  # the default, 50, is for large tables
-    return {**_format_settings(TABLES), **few} if TABLES in FORMATS else {}
+    return {**_format_settings(TABLES), **few}  # type: ignore[arg-type]
 
 
 @pytest.fixture
