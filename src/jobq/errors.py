@@ -4,7 +4,7 @@ JobqError
 ├── InvalidJob (ValueError)        refused before anything was stored; names the option and value
 │   └── PayloadTooLarge
 ├── QueueFull                      the queue has reached `max_waiting`; `.accepted` has stored jobs
-│   └── QuotaExceeded              a jq-server refused it: a quota or rate of the tenant is used up
+├── QuotaExceeded                  a jq-server refused it: a quota or rate of the tenant is used up
 ├── QueueClosed                    the queue was closed while a caller waited; the job continues
 ├── ConfigError (ValueError)       bad URL, missing extra, mode or limits unlike the stored ones
 ├── JobNotFound (LookupError)      no such job or schedule, or its record was removed
@@ -67,7 +67,7 @@ class QueueFull(JobqError):
         self.refused = refused
 
 
-class QuotaExceeded(QueueFull):
+class QuotaExceeded(JobqError):
     """A quota or a rate of the tenant is used up, so the jq-server accepts no more for now.
 
     Nothing of the call was stored. `retry_after` is how many seconds to wait if the tenant's submit

@@ -37,6 +37,7 @@ from jobq.errors import (
     PayloadTooLarge,
     QueueClosed,
     QueueFull,
+    QuotaExceeded,
     StoreUnavailable,
     WaitTimeout,
 )
@@ -67,6 +68,7 @@ _STATUS: tuple[tuple[type[JobqError], int, str], ...] = (
     (JobFailed, 500, "The job failed"),
     (WaitTimeout, 504, "The job has not ended in time"),
     (QueueFull, 503, "The queue is full"),
+    (QuotaExceeded, 503, "The quota is used up"),
     (QueueClosed, 503, "The application is shutting down"),
     (LockTimeout, 503, "The queue is busy"),
     (StoreUnavailable, 503, "The queue is unavailable"),

@@ -21,6 +21,7 @@ from jobq.rpc.v1 import common_pb2 as common
 from jobq.rpc.v1 import jobs_pb2 as pb
 from jobq.server.crowd import Crowd
 from jobq.server.handlers import Caller
+from jobq.server.tracing import traced
 
 MAX_JOBS = 10_000
 """Jobs of one request. More take so long that a stream is the better way."""
@@ -49,6 +50,7 @@ class Submitter:
         spec = convert.job_spec(
             new, caller.tenant(request.tenant), new_id(), max_payload=self._max_payload
         )
+        spec = traced([spec], caller)[0]
         with self._crowd:
             await self._crowd.gather()
             result = await caller.session.sender.put(spec)
@@ -59,7 +61,7 @@ class Submitter:
     async def many(self, request: pb.SubmitManyRequest, caller: Caller) -> pb.SubmitManyResponse:
         """Store jobs. Nothing is stored if a field of one is wrong."""
         check_int(len(request.jobs), "the number of jobs", high=MAX_JOBS)
-        specs = await self._specs(request.jobs, caller.tenant(request.tenant))
+        specs = traced(await self._specs(request.jobs, caller.tenant(request.tenant)), caller)
         results = await caller.session.sender.put_many(specs)
         return pb.SubmitManyResponse(
             results=[_result(spec, each) for spec, each in zip(specs, results, strict=True)]
@@ -75,7 +77,7 @@ class Submitter:
             async for request in requests:
                 if tenant is None or request.tenant:
                     tenant = caller.tenant(request.tenant)
-                specs = await self._specs(request.jobs, tenant, begin=sent.number)
+                specs = traced(await self._specs(request.jobs, tenant, begin=sent.number), caller)
                 if specs:
                     await sent.add(specs, caller)
             await sent.finish()
@@ -91,7 +93,7 @@ class Submitter:
             spec if spec.given_id else replace(spec, id=f"{flow}.{n}", given_id=bool(request.flow))
             for n, spec in enumerate(await self._specs(request.jobs, caller.tenant(request.tenant)))
         ]
-        specs = check_flow(given)
+        specs = check_flow(traced(given, caller))
         chunks = list(batches(specs, CHUNK))
         try:
             for n, chunk in enumerate(chunks, 1):

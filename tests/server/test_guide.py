@@ -1,0 +1,29 @@
+"""The guide says what the server does."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+
+from jobq.server.config import keys
+from jobq.server.principal import SCOPES
+from jobq.server.quotas import TenantLimits
+
+GUIDE = Path(__file__).parents[2] / "docs" / "guide"
+
+
+def test_every_key_of_the_configuration_is_in_the_guide() -> None:
+    page = (GUIDE / "server.md").read_text()
+    assert [key for key in keys() if f"`{key}`" not in page] == []
+
+
+def test_every_limit_of_a_tenant_is_in_the_guide() -> None:
+    page = (GUIDE / "tenants.md").read_text()
+    limits = [field.name for field in msgspec.structs.fields(TenantLimits)]
+    assert [name for name in limits if f"`{name}`" not in page] == []
+
+
+def test_every_scope_is_in_the_guide() -> None:
+    page = (GUIDE / "security.md").read_text()
+    assert [scope for scope in SCOPES if f"| `{scope}` |" not in page] == []
