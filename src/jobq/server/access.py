@@ -93,3 +93,65 @@ CALLS: dict[str, CallRule] = {
     "tick": _rule("work", names="nothing"),
 }
 """Every call of the Store contract."""
+
+RPCS: dict[str, str | None] = {
+    # JobService
+    "Submit": "put",
+    "SubmitMany": "put",
+    "SubmitStream": "put",
+    "SubmitFlow": "put",
+    "Get": "get",
+    "Wait": "get",
+    "List": "find",
+    "Logs": "logs",
+    "Cancel": "alter",
+    "Rerun": "alter",
+    "Signal": "alter",
+    "Events": "read_events",
+    "AckEvents": "ack_events",
+    # AdminService
+    "CreateQueue": "declare",
+    "ListQueues": "queues",
+    "GetQueueStats": "stats",
+    "PauseQueue": "pause",
+    "ResumeQueue": "resume",
+    "ClearQueue": "purge_pending",
+    "RemoveQueue": "obliterate",
+    "SetLimits": "set_limits",
+    "Hold": "hold",
+    "ReleaseHold": "release_hold",
+    "ListHolds": "holds",
+    "GetLock": "find_lock",
+    "ReleaseLock": "release_lock",
+    "PutSchedule": "put_schedule",
+    "RemoveSchedule": "drop_schedule",
+    "PauseSchedule": "pause_schedule",
+    "ResumeSchedule": "pause_schedule",
+    "ListSchedules": "list_schedules",
+    "ListWorkers": "workers",
+    "DrainWorker": "ask_worker",
+    "ResumeWorker": "ask_worker",
+    "ShutdownWorker": "ask_worker",
+    "ListDeadLetters": "find",
+    "RerunDeadLetters": "find",
+    "PurgeDeadLetters": "purge_ended",
+    "ListReaders": "readers",
+    "RemoveReader": "remove_reader",
+    "ListTenants": "queues",
+    "GetStatus": "stats",
+    "GetVersion": None,
+    # WorkerService
+    "Register": "beat",
+    "Heartbeat": "beat",
+    "StreamJobs": "settle",
+    "Claim": "settle",
+    "Report": "settle",
+    "Release": "settle",
+    "Extend": "extend",
+    "Note": "note",
+    "Deregister": "retire",
+}
+"""The call of the contract whose scope each RPC needs before its request is looked at.
+
+None: every caller with a token. What an RPC does further is checked when it does it.
+"""

@@ -75,7 +75,6 @@ class AdminService:
         self, request: pb.GetQueueStatsRequest, caller: Caller
     ) -> pb.GetQueueStatsResponse:
         """Return a queue at a glance."""
-        caller.store.check("stats")
         queue = caller.queue(request.queue, request.tenant)
         minutes = checks.check_int(request.minutes, "minutes", high=_MAX_MINUTES)
         record = await self._overview.find(caller.store, queue)

@@ -32,7 +32,8 @@ from jobq.core.checks import check_queue_name, check_tenant, shown
 from jobq.core.records import QueueName
 from jobq.errors import InvalidJob, JobNotFound, JobqError, PayloadTooLarge
 from jobq.rpc import status
-from jobq.server.context import ServerContext, bearer
+from jobq.server.access import RPCS
+from jobq.server.context import ServerContext
 from jobq.server.guard import GuardedStore
 
 log = logging.getLogger("jobq.server")
@@ -103,11 +104,9 @@ class Handlers:
         *,
         methods: Collection[str] | None = None,
         unbounded: Collection[str] = (),
-        needs: str | None = None,
     ) -> None:
         """`methods`: those that `service` has; None: all. `unbounded`: calls that wait on purpose,
-        so MAX_CALL_S does not apply to them. `needs`: a call of the store whose scope every method
-        needs, before it looks at its request."""
+        so MAX_CALL_S does not apply to them."""
         self._methods = [
             method for method in descriptor.methods if methods is None or method.name in methods
         ]
@@ -115,7 +114,6 @@ class Handlers:
         self._service = service
         self._descriptor = descriptor
         self._unbounded = unbounded
-        self._needs = needs
         self._sessions: dict[GuardedStore, Session] = {}
 
     def register(self, server: grpc.aio.Server) -> None:
@@ -136,12 +134,11 @@ class Handlers:
             return grpc.unary_stream_rpc_method_handler(call.streamed)
         return grpc.unary_unary_rpc_method_handler(call.single)
 
-    def caller(self, rpc: _Context) -> Caller:
-        """Who calls. Unauthenticated if the token is not accepted, AccessDenied without the scope
-        that the service needs."""
-        store = self._context.guarded_by(bearer(rpc))
-        if self._needs is not None:
-            store.check(self._needs)
+    async def caller(self, rpc: _Context, method: str) -> Caller:
+        """Who calls. Unauthenticated or AccessDenied if the caller may not make the call."""
+        store = await self._context.guarded(rpc)
+        if (needed := RPCS[method]) is not None:
+            store.check(needed)
         session = self._sessions.get(store)
         if session is None:
             if len(self._sessions) >= _MAX_SESSIONS:
@@ -176,6 +173,7 @@ class _Call:
     ) -> None:
         self._handlers = handlers
         self._name = f"/{method.containing_service.full_name}/{method.name}"
+        self._method = method.name
         self._decode = GetMessageClass(method.input_type).FromString
         self._behaviour = behaviour
         self._streams = method.client_streaming
@@ -187,7 +185,7 @@ class _Call:
         started = time.perf_counter()
         try:
             async with asyncio.timeout(self._patience):
-                caller = self._handlers.caller(rpc)
+                caller = await self._handlers.caller(rpc, self._method)
                 reply = await self._behaviour(self._request(raw), caller)
             encoded: bytes = reply.SerializeToString()
         except Exception as error:
@@ -200,7 +198,7 @@ class _Call:
         """A stream of requests and one reply. The client's deadline bounds it, if it has one."""
         started = time.perf_counter()
         try:
-            caller = self._handlers.caller(rpc)
+            caller = await self._handlers.caller(rpc, self._method)
             reply = await self._behaviour(self._requests(requests), caller)
             encoded: bytes = reply.SerializeToString()
         except Exception as error:
@@ -213,7 +211,7 @@ class _Call:
         """One request, or a stream of them, and a stream of replies."""
         started = time.perf_counter()
         try:
-            caller = self._handlers.caller(rpc)
+            caller = await self._handlers.caller(rpc, self._method)
             request = self._requests(given) if self._streams else self._request(given)
             async with aclosing(self._behaviour(request, caller)) as replies:
                 async for reply in replies:

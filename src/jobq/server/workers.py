@@ -64,7 +64,6 @@ class WorkerService:
             self,
             pb.DESCRIPTOR.services_by_name["WorkerService"],
             unbounded=frozenset({"Claim"}),
-            needs="settle",
         )
         self._pace = Pace()
         self._streams: dict[Worker, JobStream] = {}
