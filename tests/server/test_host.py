@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 
 import grpc.aio
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from jobq.core.records import JobSpec, QueueName
 from jobq.errors import ConfigError
+from jobq.relay.relay import Relay
+from jobq.relay.targets import open_target
 from jobq.server.context import ServerContext
 from jobq.server.host import Host
+from jobq.server.rejects import StoredRejects
 from jobq.server.settings import ServerSettings
 from jobq.stores import open_store
-from tests.waiting import PATIENCE_S
+from tests.waiting import PATIENCE_S, until
 
 
 async def test_a_server_says_that_it_serves() -> None:
@@ -48,3 +53,24 @@ async def test_a_watch_of_the_health_ends_when_the_server_stops() -> None:
             assert (await watch.read()).status == health_pb2.HealthCheckResponse.SERVING
             async with asyncio.timeout(PATIENCE_S):
                 await host.stop(grace_s=10 * PATIENCE_S)
+
+
+async def test_the_relay_ships_events_while_the_server_runs_and_ends_with_it(
+    tmp_path: Path,
+) -> None:
+    queue = QueueName("acme", "mail")
+    async with open_store("memory://host-relay") as store:
+        relay = Relay(
+            store, open_target(f"files://{tmp_path}"), poll=0.01, rejected=StoredRejects(store)
+        )
+        context = ServerContext(store, ServerSettings(grpc_port=0))
+        async with Host(context, [], relay=relay):
+            await store.put([JobSpec(queue=queue, id="1", name="send", payload=b"[[],{}]")])
+            await until(
+                lambda: any(lane.shipped for lane in relay.status.queues), "the event to be shipped"
+            )
+        shipped = sum(lane.shipped for lane in relay.status.queues)
+        await store.put([JobSpec(queue=queue, id="2", name="send", payload=b"[[],{}]")])
+        assert sum(lane.shipped for lane in relay.status.queues) == shipped
+        position = await store.ack_events(queue, "relay", None)
+        assert position not in (None, "0"), "the relay has acknowledged what it shipped"
