@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
@@ -24,7 +24,7 @@ from jobq.core.records import (
 )
 from jobq.core.states import State
 from jobq.core.workers import WorkerRecord
-from jobq.errors import AccessDenied, InvalidJob, JobNotFound
+from jobq.errors import AccessDenied, ConfigError, InvalidJob, JobNotFound
 from jobq.server.guard import CALLS, GuardedStore
 from jobq.server.principal import ANYONE, Principal, Scope
 from jobq.server.quotas import TenantRules
@@ -258,3 +258,26 @@ async def test_numbers_that_no_client_of_ours_sends_are_refused(store: Store) ->
     ):
         with pytest.raises(InvalidJob):
             await attempt
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"every_ms": 0},
+        {"every_ms": -1},
+        {"every_ms": 2**62},
+        {},
+        {"every_ms": 1000, "cron": "* * * * *"},
+        {"cron": "every day"},
+        {"cron": "* * * * *", "tz": "Nowhere/Land"},
+        {"every_ms": 1000, "start_ms": 2**62},
+        {"every_ms": 1000, "limit": 0},
+    ],
+    ids=str,
+)
+async def test_a_schedule_that_the_server_could_not_plan_is_refused(
+    store: Store, wrong: dict[str, Any]
+) -> None:
+    schedule = ScheduleSpec(queue=ACME, id="s", template=spec(ACME, "t"), **wrong)
+    with pytest.raises((InvalidJob, ConfigError)):
+        await guarded(store, "produce").put_schedule(schedule, next_ms=1)

@@ -21,11 +21,13 @@ from jobq.core.checks import (
     check_tenant,
     shown,
 )
+from jobq.core.crontab import check_expression, check_zone
 from jobq.core.meta import check_meta
+from jobq.core.queues import ScheduleSpec
 from jobq.core.records import MAX_PRIORITY, AnyOutcome, Block, JobSpec, QueueName
 from jobq.errors import InvalidJob
 
-_MAX_STALLS = 2**31 - 1
+_MAX_COUNT = 2**31 - 1
 _MAX_WORD = 512
 """Characters of the name of a worker, a call, a reader or a lock: ids with a prefix."""
 _MAX_CODEC = 64
@@ -64,7 +66,7 @@ def check_spec(spec: JobSpec) -> None:
     if spec.timeout_ms is not None:
         check_span(spec.timeout_ms, "timeout_ms")
     if spec.max_stalls is not None:
-        _within(spec.max_stalls, 0, _MAX_STALLS, "max_stalls")
+        _within(spec.max_stalls, 0, _MAX_COUNT, "max_stalls")
     _check_texts(spec)
     if spec.after:
         _check_edges(spec)
@@ -91,6 +93,24 @@ def _check_edges(spec: JobSpec) -> None:
     for edge in spec.after:
         check_queue(edge.job.queue)
         check_id(edge.job.id)
+
+
+def check_schedule(spec: ScheduleSpec, next_ms: int | None) -> None:
+    """InvalidJob or ConfigError names what is wrong with a schedule. The server has to plan it."""
+    check_id(spec.id, "schedule")
+    if (spec.cron is None) == (spec.every_ms is None):
+        raise InvalidJob(f"schedule {shown(spec.id)} needs either cron or every_ms")
+    if spec.cron is not None:
+        check_expression(spec.cron)
+        check_zone(spec.tz)
+    else:
+        check_span(spec.every_ms or 0, "every_ms", least=1)
+    times = {"start_ms": spec.start_ms, "end_ms": spec.end_ms, "next_ms": next_ms}
+    for option, at_ms in times.items():
+        if at_ms is not None:
+            _within(at_ms, -MAX_EPOCH_MS, MAX_EPOCH_MS, option)
+    if spec.limit is not None:
+        _within(spec.limit, 1, _MAX_COUNT, "limit")
 
 
 def check_outcome(outcome: AnyOutcome) -> None:

@@ -7,7 +7,7 @@ from itertools import compress
 
 from msgspec.structs import replace
 
-from jobq.core.checks import check_id, check_priority, check_signal
+from jobq.core.checks import check_priority, check_signal
 from jobq.core.commands import (
     Altered,
     AnyCommand,
@@ -32,7 +32,7 @@ from jobq.core.states import State
 from jobq.server.access import CALLS as CALLS
 from jobq.server.access import CallRule as CallRule
 from jobq.server.guarded.rules import ADMIN, MAX_LIMIT, Guard, in_place
-from jobq.server.specs import check_queue, check_span
+from jobq.server.specs import check_queue, check_schedule, check_span
 
 
 class GuardedOperators(Guard):
@@ -188,7 +188,7 @@ class GuardedOperators(Guard):
         self.check("put_schedule")
         self._own(spec.queue)
         self._own_spec(spec.template)
-        check_id(spec.id, "schedule")
+        check_schedule(spec, next_ms)
         if not self._tenants.unlimited:
             await self._tenants.admit_schedule(self._store, spec)
         return await self._store.put_schedule(spec, next_ms=next_ms, actor=self._actor(actor))
