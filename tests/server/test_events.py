@@ -54,7 +54,10 @@ def test_a_long_log_is_replayed_whole_in_order(running_server: RunningServer) ->
     assert all(reply.position for reply in stream)
 
 
-def test_live_events_of_several_queues_come_at_once(running_server: RunningServer) -> None:
+def test_live_events_of_several_queues_come_by_signals(
+    running_server: RunningServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(event_streams, "LOOK_AGAIN", 600.0)  # nothing comes without a signal
     submit(running_server, "q", "before")
     stream = follow(
         running_server,
