@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from jobq.core.records import LeaseRef
+from jobq.core.records import Complete, LeaseRef, Note, Release
 from jobq.core.states import State
 from jobq.stores.conformance.kit import DAY, LEASE, SECOND, Desk, complete, ref
 from jobq.stores.conformance.roles import needs
@@ -71,6 +71,26 @@ async def test_extend_answers_in_order(q: Desk) -> None:
         "lost",
     ]
     assert await q.store.extend([], lease_ms=LEASE) == []
+
+
+async def test_a_lease_names_its_queue_too(q: Desk) -> None:
+    """A server checks the tenant of a queue, so a token must not open jobs of another queue."""
+    beside = q.beside("other")
+    await q.put("a", "b")
+    await beside.put("first", "a", "b")
+    await beside.claim(3, worker="w2")
+    lease, second = await q.claim(2)
+    forged = LeaseRef(beside.queue, lease.id, lease.token)
+    assert await q.store.extend([forged], lease_ms=LEASE) == ["lost"]
+    assert await q.store.note([Note(lease=forged, progress=b"1", lines=("x",))]) == ["lost"]
+    for outcome in (
+        Complete(queue=beside.queue, id=lease.id, token=lease.token),
+        Release(queue=beside.queue, id=second.id, token=second.token),
+    ):
+        settled = await q.exchange(outcome)
+        assert [stale.id for stale in settled.stale] == [outcome.id]
+    assert await q.states("a", "b") == await beside.states("a", "b") == ["active", "active"]
+    await q.settle(complete(lease), complete(second))
 
 
 async def test_a_lease_taken_by_another_is_lost(q: Desk) -> None:

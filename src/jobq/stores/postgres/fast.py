@@ -305,9 +305,9 @@ def _ends(call: Call, outcomes: Sequence[Complete], plain: dict[QueueName, Plain
     happened: list[waking.Happened] = []
     for outcome in outcomes:
         job = granted.get(outcome.token)
-        if job is None or job.id != outcome.id:
-            return None
         queue = plain[outcome.queue]
+        if job is None or job.id != outcome.id or job.qid != queue.qid:
+            return None
         columns.append((job.pk, outcome.token, outcome.result))
         items.setdefault(job.qid, []).append(completed_item(job, now))
         runs[job.qid] = runs.get(job.qid, 0) + now - job.started_ms

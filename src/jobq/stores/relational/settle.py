@@ -107,7 +107,9 @@ def exchange(
 def extend(tx: Tx, leases: Sequence[LeaseRef], lease_ms: int) -> list[LeaseState]:
     """Implements `Store.extend`."""
     until = tx.now + lease_ms
-    renewed = [(until, job_number(lease.token), lease.id, lease.token) for lease in leases]
+    renewed = [
+        (until, job_number(lease.token), lease.id, lease.token, *lease.queue) for lease in leases
+    ]
     return [_lease_state(row) for row in tx.first_rows(tx.sql.hot["extend"], renewed)]
 
 
@@ -123,7 +125,8 @@ def _note(tx: Tx, item: Note) -> LeaseState:
     flag = NOTED if item.lines else 0
     if item.steps:
         flag |= steps.FLAGS
-    noted = (item.progress, item.saved, flag, pk, item.lease.id, item.lease.token)
+    lease = item.lease
+    noted = (item.progress, item.saved, flag, pk, lease.id, lease.token, *lease.queue)
     row = tx.execute(tx.sql.ties["note"], noted).fetchone()
     state = _lease_state(row)
     if row is None:
@@ -162,7 +165,11 @@ def _settle(tx: Tx, outcomes: Sequence[AnyOutcome], worker: str) -> list[LeaseRe
     others: list[AnyOutcome] = []
     for outcome in outcomes:
         granted = tx.memory.granted.pop(outcome.token, None)
-        if granted is not None and type(outcome) is Complete:
+        if (
+            granted is not None
+            and type(outcome) is Complete
+            and tx.queue_by_qid(granted.qid).qname == outcome.queue
+        ):
             plain.append((outcome, granted))
         else:
             others.append(outcome)
@@ -176,6 +183,7 @@ def _settle(tx: Tx, outcomes: Sequence[AnyOutcome], worker: str) -> list[LeaseRe
             or job.token != outcome.token
             or job.id != outcome.id
             or job.pk in tx.completing
+            or tx.queue_by_qid(job.qid).qname != outcome.queue
         ):
             stale.append(LeaseRef(outcome.queue, outcome.id, outcome.token))
         elif job.state == COMPLETED and job.flags & COMMITTED:

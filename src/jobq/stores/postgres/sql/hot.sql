@@ -198,10 +198,12 @@ INSERT INTO calls (caller, call, at_ms, stale) VALUES ($1, $2, $3, $4);
 -- name: extend: renew a lease; a job that its handler is completing is held without that
 WITH free AS (
     SELECT pk FROM jobs_hot WHERE pk = $2 AND id = $3 AND state = 3 AND token = $4
+        AND qid = (SELECT qid FROM queues WHERE tenant = $5 AND name = $6)
     FOR NO KEY UPDATE SKIP LOCKED
 ),
 renewed AS (UPDATE jobs_hot SET at_ms = $1 WHERE pk = $2 AND EXISTS (SELECT 1 FROM free))
-SELECT flags FROM jobs_hot WHERE pk = $2 AND id = $3 AND state = 3 AND token = $4;
+SELECT flags FROM jobs_hot WHERE pk = $2 AND id = $3 AND state = 3 AND token = $4
+    AND qid = (SELECT qid FROM queues WHERE tenant = $5 AND name = $6);
 
 -- name: state_of_lease: the state of a job, if its last lease is this one
 SELECT state FROM jobs WHERE pk = $1 AND id = $2 AND token = $3;

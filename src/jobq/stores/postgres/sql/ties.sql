@@ -88,7 +88,8 @@ SELECT line FROM logs WHERE pk = $1 ORDER BY n;
 UPDATE jobs_hot
 SET progress = coalesce($1::bytea, progress), saved = coalesce($2::bytea, saved),
     flags = flags | $3
-WHERE pk = $4 AND id = $5 AND state = 3 AND token = $6 RETURNING flags, qid;
+WHERE pk = $4 AND id = $5 AND state = 3 AND token = $6
+    AND qid = (SELECT qid FROM queues WHERE tenant = $7 AND name = $8) RETURNING flags, qid;
 
 -- name: add_error: store a failed run
 INSERT INTO errors (pk, attempt, failure) VALUES ($1, $2, $3)

@@ -129,7 +129,8 @@ ON CONFLICT (worker) DO UPDATE
 SET call = excluded.call, at_ms = excluded.at_ms, stale = excluded.stale;
 
 -- name: extend: renew a lease
-UPDATE jobs SET at_ms = ? WHERE pk = ? AND id = ? AND state = 3 AND token = ? RETURNING flags;
+UPDATE jobs SET at_ms = ? WHERE pk = ? AND id = ? AND state = 3 AND token = ?
+    AND qid = (SELECT qid FROM queues WHERE tenant = ? AND name = ?) RETURNING flags;
 
 -- name: any_waiting: whether any job of a queue waits, with a key or without
 SELECT 1 WHERE EXISTS (SELECT 1 FROM jobs WHERE qid = ?1 AND state = 2 AND key IS NULL)

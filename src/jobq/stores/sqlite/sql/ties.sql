@@ -69,7 +69,8 @@ SELECT line FROM logs WHERE pk = ? ORDER BY n;
 
 -- name: note: store the progress and state that a running job reports
 UPDATE jobs SET progress = ifnull(?, progress), saved = ifnull(?, saved), flags = flags | ?
-WHERE pk = ? AND id = ? AND state = 3 AND token = ? RETURNING flags, qid;
+WHERE pk = ? AND id = ? AND state = 3 AND token = ?
+    AND qid = (SELECT qid FROM queues WHERE tenant = ? AND name = ?) RETURNING flags, qid;
 
 -- name: add_error: store a failed run
 INSERT OR REPLACE INTO errors (pk, attempt, failure) VALUES (?, ?, ?);
