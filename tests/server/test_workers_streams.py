@@ -272,6 +272,7 @@ async def test_heartbeats_keep_a_job_that_outlasts_its_lease() -> None:
         await place.put("a")
         job = await worker.job()
         await nothing_happens(2 * SHORT_MS / 1000, "the job would stall")
+        await place.store.tick()
         assert await worker.complete(job)
         assert await place.kinds("a") == ["accepted", "started", "completed"]
 

@@ -78,8 +78,9 @@ class Exchange:
         self._worker = worker
         self._lane = f"/{lane}" if lane else ""
         self._timeout = _Timeout(exchange_timeout_ms / 1000)
-        # A worker that restarts under the same name must not get the reply to an earlier call.
-        self._life = secrets.token_hex(4)
+        # A worker that restarts under the same name must not get the reply to an earlier call. And
+        # lease tokens contain this name, so other tenants of a server must not be able to guess it.
+        self._life = secrets.token_hex(8)
         self._calls = 0
         self._outage = Outage(f"exchange with {store.url}")
 

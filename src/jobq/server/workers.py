@@ -8,6 +8,7 @@ streams that it serves and the jobs that it pushed and nobody has confirmed.
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import logging
 import random
 import secrets
@@ -355,7 +356,7 @@ class WorkerService:
         """Claim jobs once."""
         tenant = caller.tenant(request.tenant)
         worker = check_worker(request.worker) if request.worker else made_name()
-        call = _call(request.call) + _CLAIMS
+        call = _secret(_call(request.call), tenant, caller) + _CLAIMS
         if not request.queues:
             raise InvalidJob("queues is empty: name at least one queue to claim from")
         convert.bounded(request.queues, "queues")
@@ -469,3 +470,13 @@ class WorkerService:
 def _call(name: str) -> str:
     """The name of a call. One that the server makes is never repeated."""
     return checks.check_short_name(name, "call", _MAX_CALL) if name else secrets.token_hex(8)
+
+
+def _secret(call: str, tenant: str, caller: Caller) -> str:
+    """A name for the store that only this caller can know, and the same when it repeats the call.
+
+    Tokens of leases contain the name. A worker may count its calls from 1, and no other tenant may
+    guess the tokens.
+    """
+    text = "\0".join((caller.metadata("authorization") or "", tenant, call))
+    return hashlib.blake2b(text.encode(), digest_size=12).hexdigest()
