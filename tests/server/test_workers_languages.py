@@ -18,6 +18,7 @@ from jobq.core.call_options import RetryData
 from jobq.core.commands import Cancel
 from jobq.core.records import JobKey, JobSpec
 from jobq.server.pushed import Worker
+from jobq.testing import FakeWorker
 from tests.server.worker_kit import QUEUE, Place, serving
 from tests.waiting import until
 
@@ -180,3 +181,15 @@ async def test_an_operator_stops_a_worker_in_another_language(command: list[str]
         await until(place.store.workers, "the worker")
         assert await place.store.ask_worker("w1", "shutdown")
         assert await asyncio.wait_for(process.wait(), 20) == 0
+
+
+async def test_the_job_of_a_worker_that_was_killed_runs_elsewhere(command: list[str]) -> None:
+    async with serving(lease_ms=3_000, upkeep=True) as place:
+        async with running(command, place) as process:
+            await put(place, "a", "nap", b"[[60],{}]")
+            await until(lambda: runs(place, "a"), "a running job")
+            process.kill()
+            await process.wait()
+        async with FakeWorker(place.address, ["mail"]) as worker:
+            job = await worker.job(timeout=15)
+            assert (job.id, job.attempt, job.stalls) == ("a", 2, 1)

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from jobq.core.records import JobKey, JobRecord, JobSpec, QueueName
-from jobq.errors import AccessDenied, InvalidJob, JobNotFound
+from jobq.errors import AccessDenied, InvalidJob, JobNotFound, Unauthenticated
 from jobq.rpc.v1 import workers_pb2 as pb
 from jobq.server.context import ServerContext
 from jobq.server.host import Host
@@ -23,9 +23,14 @@ from tests.waiting import nothing_happens
 
 
 class Names:
-    """Tokens are `tenant` or `tenant/scope`."""
+    """Tokens are `tenant` or `tenant/scope`. A token in `expired` is refused."""
+
+    def __init__(self) -> None:
+        self.expired: set[str | None] = set()
 
     def principal(self, token: str | None) -> Principal:
+        if token in self.expired:
+            raise Unauthenticated("the token has expired")
         tenant, _, scope = (token or "").partition("/")
         scopes: frozenset[Scope] = frozenset({scope or "work"})  # type: ignore[arg-type]
         return Principal(subject=tenant, tenant=tenant, scopes=scopes)
@@ -128,3 +133,17 @@ async def test_a_token_without_the_scope_work_takes_no_jobs() -> None:
             await reader.register()
         with pytest.raises(AccessDenied, match="needs the scope work"):
             await reader.claim()
+
+
+async def test_a_stream_ends_soon_after_its_token_has_expired() -> None:
+    names = Names()
+    async with open_store("memory://workers-tenants-expired") as store:
+        settings = ServerSettings(grpc_port=0, lease_ms=1_500)
+        context = ServerContext(store, settings, authenticator=names)
+        async with (
+            Host(context, [WorkerService]) as host,
+            FakeWorker(f"127.0.0.1:{host.port}", ["mail"], token="acme") as worker,
+        ):
+            names.expired.add("acme")
+            with pytest.raises(Unauthenticated, match="has expired"):
+                await worker.job()

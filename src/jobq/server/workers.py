@@ -234,6 +234,7 @@ class WorkerService:
         beat = await self._beat(caller.store, session, active=len(running))
         self._check_displaced(beat, session)
         worker = Worker(tenant, session.worker)
+        token = (caller.metadata("authorization") or "").partition(" ")[2].strip() or None
         await self._release(self._pushed.reconnect(worker, set(running)))
         stream = JobStream(
             caller.store,
@@ -246,6 +247,7 @@ class WorkerService:
             on_push=self._expect_confirmations,
             beat=lambda stream: self._spawn(self._announce(caller.store, stream)),
             release=lambda unsent: self._spawn(self._release_unsent(caller.store, worker, unsent)),
+            check_token=lambda: self._context.guarded_by(token),
         )
         stream.heartbeat(beat.request, paused=False)
         return stream
