@@ -200,10 +200,11 @@ async def test_progress_and_log_lines_are_stored() -> None:
 
 async def test_a_repeated_report_is_applied_once_and_replies_the_same() -> None:
     async with serving() as place, FakeWorker(place.address, ["mail"]) as worker:
-        await place.put("a")
+        await place.put("a", "b")
         job = await worker.job()
         failed = pb.Result(lease=ref(job), failed=pb.Failed(message="x", retry_in_ms=60_000))
         assert await worker.report(failed, call="r1")
+        assert (await worker.job()).id == "b"  # the stream has made a call of its own meanwhile
         assert await worker.report(failed, call="r1")
         assert (await place.get("a")).failures == 1
         assert not await worker.report(failed, call="r2")

@@ -35,6 +35,10 @@ class Names:
         scopes: frozenset[Scope] = frozenset({scope or "work"})  # type: ignore[arg-type]
         return Principal(subject=tenant, tenant=tenant, scopes=scopes)
 
+    async def look_for_key(self) -> bool:
+        """These tokens have no keys."""
+        return False
+
 
 @asynccontextmanager
 async def serving(name: str) -> AsyncIterator[tuple[Store, str]]:
