@@ -65,7 +65,8 @@ def go_worker(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
         "GOFLAGS": "-mod=mod",
         "PYTHON": sys.executable,
     }
-    prepared(["go", "mod", "download"], folder, environment, "modules of the worker in Go")
+    for fetch in (["go", "mod", "download"], ["sh", "generate.sh", "tools"]):
+        prepared(fetch, folder, environment, "modules of the worker in Go")
     for step in (["sh", "generate.sh"], ["go", "build", "-o", "build/worker", "."]):
         done = subprocess.run(
             step, cwd=folder, env=environment, capture_output=True, text=True, timeout=BUILD_S
