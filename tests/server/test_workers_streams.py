@@ -9,7 +9,7 @@ import pytest
 
 from jobq.core.commands import Cancel
 from jobq.core.queues import JobDefaults, QueueConfig
-from jobq.core.records import JobKey
+from jobq.core.records import JobKey, JobSpec
 from jobq.errors import ConfigError, InvalidJob, StoreUnavailable
 from jobq.rpc.v1 import workers_pb2 as pb
 from jobq.testing import FakeWorker
@@ -462,7 +462,7 @@ async def test_a_report_does_not_end_the_sleep_of_its_stream() -> None:
 
 
 async def test_queues_take_turns() -> None:
-    from jobq.core.records import JobSpec, QueueName
+    from jobq.core.records import QueueName
 
     async with serving() as place:
         other = QueueName("default", "other")
@@ -488,3 +488,22 @@ async def test_many_jobs_pass_through_a_stream() -> None:
 
         await asyncio.gather(*(run() for _ in range(500)))
         assert (await place.store.count(QUEUE))["completed"] == 500  # type: ignore[index]
+
+
+def large(count: int) -> list[JobSpec]:
+    """Jobs of 1.5 MB each. gRPC's clients refuse messages of more than 4 MiB by default."""
+    payload = b'["' + b"x" * 1_500_000 + b'"]'
+    return [JobSpec(queue=QUEUE, id=f"j{n}", name="send", payload=payload) for n in range(count)]
+
+
+async def test_large_jobs_come_in_messages_that_clients_accept() -> None:
+    async with serving() as place, FakeWorker(place.address, ["mail"], concurrency=8) as worker:
+        await place.store.put(large(8))
+        assert ids([await worker.job() for _ in range(8)]) == [f"j{n}" for n in range(8)]
+
+
+async def test_a_claim_of_large_jobs_releases_what_does_not_fit() -> None:
+    async with serving() as place:
+        await place.store.put(large(4))
+        assert ids(await FakeWorker(place.address, ["mail"]).claim(4)) == ["j0"]
+        assert await place.states("j0", "j1", "j2", "j3") == ["active"] + 3 * ["waiting"]

@@ -30,6 +30,8 @@ from jobq.rpc.v1 import workers_pb2 as pb
 
 MAX_LEASES = 1_000
 """Jobs that one message may name."""
+MAX_BYTES = 2 * 2**20
+"""Bytes of jobs in one message. Clients of gRPC refuse messages of more than 4 MiB by default."""
 MAX_LINES = 1_000
 """Log lines of one note: a job keeps no more."""
 _MAX_TOKEN = 1_024
@@ -199,6 +201,19 @@ def lease(given: Lease) -> pb.Lease:
     if given.meta:
         message.meta.update(given.meta)
     return message
+
+
+def that_fit(leases: Sequence[Lease]) -> list[pb.Lease]:
+    """As many of the first jobs as fit into one message. The first one always does."""
+    fitting: list[pb.Lease] = []
+    size = 0
+    for given in leases:
+        message = lease(given)
+        size += message.ByteSize()
+        if fitting and size > MAX_BYTES:
+            break
+        fitting.append(message)
+    return fitting
 
 
 def _input(given: Input) -> pb.Input:

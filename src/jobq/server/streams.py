@@ -214,7 +214,8 @@ class JobStream:
         if not self._leases and not self._unsent.ByteSize():
             return None
         message, self._unsent = self._unsent, pb.StreamJobsResponse()
-        leases, self._leases = self._leases, []
+        jobs = convert.that_fit(self._leases)
+        leases, self._leases = self._leases[: len(jobs)], self._leases[len(jobs) :]
         if leases:
             refs = [(LeaseRef(each.queue, each.id, each.token), each.started_ms) for each in leases]
             self._running.update({(ref.queue, ref.id): ref for ref, _ in refs})
@@ -228,7 +229,7 @@ class JobStream:
                 lease_s=self._lease_ms / 1000,
             )
             self._on_push()
-            message.jobs.extend(map(convert.lease, leases))
+            message.jobs.extend(jobs)
         return message
 
     def _announce(self, now: float) -> None:

@@ -129,6 +129,8 @@ class WorkerService:
         self._pushed.confirm(worker, running)
         if self._pushed.count(worker):
             self._heard[worker] = time.monotonic()
+        else:
+            self._heard.pop(worker, None)
         # Renew first: a worker whose name was taken still runs its jobs.
         states = await caller.store.extend(running, lease_ms=self._lease_ms) if running else []
         beat = await self._beat(caller.store, session, active=len(running), paused=request.paused)
@@ -275,6 +277,8 @@ class WorkerService:
         """Release pushed jobs that are not confirmed when their leases are about to end."""
         while (due := self._pushed.next_due()) is not None:
             await asyncio.sleep(max(0.0, due - time.monotonic()))
+            if self._stopping:
+                return
             late = self._pushed.due(time.monotonic())
             if late:
                 await self._release_late(late)
@@ -312,7 +316,7 @@ class WorkerService:
         """Release jobs that were pushed and that no worker runs. An error costs them a stall."""
         if not leases:
             return
-        log.info("releasing %d jobs that no worker has confirmed", len(leases))
+        log.info("releasing %d jobs that no worker has received", len(leases))
         outcomes: list[AnyOutcome] = [
             Release(queue=each.queue, id=each.id, token=each.token) for each in leases
         ]
@@ -388,7 +392,10 @@ class WorkerService:
                 await asyncio.sleep(min(1.0, left_ms / 1000))
         if not settled.leases:
             await self._stop_looking(caller.store, worker, call)
-        return pb.ClaimResponse(jobs=map(convert.lease, settled.leases))
+        jobs = convert.that_fit(settled.leases)
+        refs = [LeaseRef(each.queue, each.id, each.token) for each in settled.leases[len(jobs) :]]
+        await self._release(refs)  # they are too large for one reply
+        return pb.ClaimResponse(jobs=jobs)
 
     async def _stop_looking(self, store: GuardedStore, worker: str, call: str) -> None:
         """The call ends without a job: new work must not wake its worker."""
