@@ -107,12 +107,24 @@ class DeltaSpace:
         readers take; here the caller decides."""
         if not self._exists(table):
             return
-        setting = "spark.databricks.delta.retentionDurationCheck.enabled"
-        self.spark.conf.set(setting, "false")
+        settings = {
+            "spark.databricks.delta.retentionDurationCheck.enabled": "false",
+            # Delta lists the files with this many tasks. The default, 10,000, takes minutes.
+            "spark.sql.sources.parallelPartitionDiscovery.parallelism": str(
+                self.spark.conf.get("spark.sql.shuffle.partitions")
+            ),
+        }
+        before = {name: self.spark.conf.get(name, None) for name in settings}
         try:
+            for name, value in settings.items():
+                self.spark.conf.set(name, value)
             self.spark.sql(f"VACUUM delta.`{self.path(table)}` RETAIN {hours:g} HOURS")
         finally:
-            self.spark.conf.unset(setting)
+            for name, old in before.items():
+                if old is None:
+                    self.spark.conf.unset(name)
+                else:
+                    self.spark.conf.set(name, old)
 
     def recover(self) -> None:
         """Do nothing: a replacement is one transaction."""
