@@ -14,6 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 from jobq import Queue, State, Worker
 from jobq.core import wire
 from jobq.pipeline.datasource import register
+from jobq.pipeline.datasource.columns import absolute_url
 from jobq.pipeline.sources import open_source
 
 
@@ -250,3 +251,14 @@ def test_a_missing_option_is_named_in_the_error(spark: SparkSession, url: str) -
         spark.range(1).write.format("jobq").option("url", url).mode("append").save()
     with pytest.raises(Exception, match="memory:// is visible in one process only"):
         spark.read.format("jobq").options(url="memory://", queue="mail").load().collect()
+
+
+def test_a_relative_sqlite_file_is_the_same_in_every_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert absolute_url("sqlite:///a%20b.db?synchronous=full") == (
+        f"sqlite:///{tmp_path}/a%20b.db?synchronous=full"
+    )
+    for url in (f"sqlite:///{tmp_path}/jobs.db", "valkey://host:6379", "postgresql://h/db"):
+        assert absolute_url(url) == url

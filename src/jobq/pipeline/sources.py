@@ -178,14 +178,14 @@ class StoreSource:
 
         Checks the store first, because Spark would wrap StoreUnavailable in an error of its own."""
         from jobq.pipeline.datasource import register
-        from jobq.pipeline.datasource.columns import check_exists
+        from jobq.pipeline.datasource.columns import absolute_url, check_exists
 
         check_exists(self.url)
         asyncio.run(self._check())
         register(spark)
         reader = (
             spark.readStream.format("jobq")
-            .option("url", self.url)
+            .option("url", absolute_url(self.url))
             .option("read", "lines")
             .option("reader", "pipeline")
         )

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from urllib.parse import unquote, urlsplit
+from urllib.parse import quote, unquote, urlsplit
 
 from jobq.core.checks import did_you_mean
 from jobq.core.redact import redacted_url
@@ -76,7 +77,16 @@ def store_url(options: Mapping[str, str]) -> str:
             "memory:// is visible in one process only, and Spark's workers are other processes: "
             "use sqlite:///, valkey:// or postgresql://"
         )
-    return url
+    return absolute_url(url)
+
+
+def absolute_url(url: str) -> str:
+    """The URL with the whole path of a SQLite file: Spark's workers may run in other folders."""
+    parts = urlsplit(url)
+    if parts.scheme != "sqlite" or parts.netloc or not parts.path[1:]:
+        return url
+    path = quote(os.path.abspath(unquote(parts.path[1:])))
+    return f"sqlite:///{path}" + (f"?{parts.query}" if parts.query else "")
 
 
 def existing_store_url(options: Mapping[str, str]) -> str:
