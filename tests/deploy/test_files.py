@@ -11,6 +11,7 @@ import pytest
 
 from jobq.cli.probes import DEFAULT_HEALTH_PORT, DEFAULT_METRICS_PORT
 from jobq.cli.worker import main as worker
+from jobq.server import config
 from tests.deploy.files import DEPLOY, KUBERNETES, objects, parsed
 
 COMPOSE = parsed(DEPLOY / "compose/docker-compose.yml")
@@ -115,6 +116,13 @@ def test_containers_have_more_time_to_stop_than_their_programs_take() -> None:
     assert seconds(worker["stop_grace_period"]) > drain_of(worker["command"])
 
 
+@pytest.mark.parametrize("path", ["compose/server.yaml", "kubernetes/base/config.yaml"])
+def test_a_server_accepts_its_configuration_without_a_warning(path: str) -> None:
+    loaded = config.load(DEPLOY / path, {"JQ_DB_PASSWORD": "of the environment"})
+    assert loaded.warnings == ()
+    assert loaded.config.db.host
+
+
 # ── Kubernetes ────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -155,15 +163,15 @@ def port_of(name: str, port: str) -> int:
 def test_ports_are_those_of_the_programs() -> None:
     assert port_of("jobq-worker", "metrics") == DEFAULT_METRICS_PORT
     assert port_of("jobq-worker", "health") == DEFAULT_HEALTH_PORT
-    config = parsed(KUBERNETES / "base/config.yaml")
-    assert port_of("jobq-server", "grpc") == config["grpc"]["port"]
-    assert port_of("jobq-server", "metrics") == config["metrics"]["port"]
-    assert port_of("jobq-server", "health") == config["health"]["port"]
+    given = parsed(KUBERNETES / "base/config.yaml")
+    assert port_of("jobq-server", "grpc") == given["grpc"]["port"]
+    assert port_of("jobq-server", "metrics") == given["metrics"]["port"]
+    assert port_of("jobq-server", "health") == given["health"]["port"]
 
 
 def test_pods_have_more_time_to_stop_than_their_programs_take() -> None:
-    config = parsed(KUBERNETES / "base/config.yaml")
-    assert PODS["jobq-server"]["terminationGracePeriodSeconds"] > config["shutdown_grace_period"]
+    given = parsed(KUBERNETES / "base/config.yaml")
+    assert PODS["jobq-server"]["terminationGracePeriodSeconds"] > given["shutdown_grace_period"]
     pod = PODS["jobq-worker"]
     assert pod["terminationGracePeriodSeconds"] > drain_of(pod["containers"][0]["args"])
 
