@@ -36,6 +36,7 @@ class Drill:
             "JQ_SPARK_JARS": spark_jars("spark-kafka"),
         }
         self._running: list[subprocess.Popen[bytes]] = []
+        self._again = 0
 
     def start(self, name: str, *args: str) -> subprocess.Popen[bytes]:
         """Start a Python module as a process. Its output goes to NAME.txt."""
@@ -55,6 +56,13 @@ class Drill:
 
     def relay(self, *more: str) -> subprocess.Popen[bytes]:
         return self.start("relay", "jobq.relay", "--url", self.url, "--to", self.topic, *more)
+
+    def send_again(self) -> None:
+        """Ship everything a second time, under another reader's name: every event is a copy."""
+        self._again += 1
+        assert self.relay("--once", "--name", f"again-{self._again}").wait(300) == 0, (
+            self.last_words()
+        )
 
     def pipeline(self, *more: str) -> subprocess.Popen[bytes]:
         small = (

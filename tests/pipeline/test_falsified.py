@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,6 +19,7 @@ from jobq.core.records import QueueName
 from jobq.pipeline.audit import Audit, QueueAudit, audit
 from jobq.pipeline.jobs.run import PipelineRun
 from jobq.pipeline.lake import Lake
+from jobq.pipeline.session import Format
 from jobq.pipeline.sources import open_source
 from jobq.stores import open_store
 from tests.pipeline import stories
@@ -214,11 +216,8 @@ CASES: dict[str, Case] = {
 
 
 class World(NamedTuple):
-    """The audited lake, and what it was made of."""
+    """The audit of all falsified queues, and its counterexamples."""
 
-    lake: Lake
-    url: str
-    lines: dict[str, Lines]
     found: Audit
     examples: list[dict[str, Any]]
 
@@ -227,9 +226,9 @@ class World(NamedTuple):
         return next(q for q in self.found.queues if (q.tenant, q.queue) == (tenant, name))
 
 
-def run(lake: Lake, folder: Path) -> None:
-    """Read a folder of JSON lines into the lake."""
-    job = PipelineRun(lake, open_source(str(folder)), ())
+def run(lake: Lake, source: str) -> None:
+    """Read a source into the lake."""
+    job = PipelineRun(lake, open_source(source), ())
     job.start(lake.spark, once=True)
     job.wait()
 
@@ -240,13 +239,24 @@ def write(folder: Path, name: str, lines: Lines) -> None:
     (folder / f"{name}.jsonl").write_text(text)
 
 
-@pytest.fixture(scope="module")
-def world(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> World:
-    folder = tmp_path_factory.mktemp("falsified")
+def to_files(folder: Path, lines: Lines) -> str:
+    """Write the lines to a folder. Returns the URL of the source."""
+    write(folder / "events", "all", lines)
+    return str(folder / "events")
+
+
+def make_world(
+    spark: SparkSession,
+    folder: Path,
+    *,
+    format: Format = "parquet",
+    deliver: Callable[[Path, Lines], str] = to_files,
+) -> World:
+    """Make the store, falsify what it ships, read it into a lake, and audit the lake."""
     url = f"sqlite:///{folder}/jobs.db"
 
     async def history() -> dict[str, Lines]:
-        await stories.make(url, [*CASES, "busy"])
+        await stories.make(url, [*CASES])
         async with open_store(url) as store:
             gone = QueueName(stories.TENANT, "a queue that was obliterated")
             obliterate = partial(store.obliterate, gone, force=True)
@@ -254,25 +264,31 @@ def world(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Worl
 
     lines = asyncio.run(history())
     job = "WHERE qid = :queue AND id ="
-    stories.in_store(
-        folder / "jobs.db", "a job deleted in the store", f"DELETE FROM jobs {job} 'held'"
-    )
-    stories.in_store(
-        folder / "jobs.db",
-        "a job changed in the store",
-        f"UPDATE jobs SET attempt = 9 {job} 'plain'",
-    )
+    for queue, sql in (
+        ("a job deleted in the store", f"DELETE FROM jobs {job} 'held'"),
+        ("a job changed in the store", f"UPDATE jobs SET attempt = 9 {job} 'plain'"),
+    ):
+        stories.in_store(folder / "jobs.db", queue, sql)
     falsified = [line for name, case in CASES.items() for line in case.falsify(lines[name])]
-    write(folder / "events", "all", [*falsified, *lines["busy"]])
-    lake = Lake(spark, str(folder / "lake"))
-    run(lake, folder / "events")
+    lake = Lake(spark, str(folder / "lake"), format=format)
+    run(lake, deliver(folder, falsified))
     found = audit(lake, store=url, examples=str(folder / "examples"))
     text = (folder / "examples" / "examples.json").read_text()
-    return World(lake, url, lines, found, [json.loads(line) for line in text.splitlines()])
+    return World(found, [json.loads(line) for line in text.splitlines()])
+
+
+@pytest.fixture(scope="module")
+def world(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> World:
+    return make_world(spark, tmp_path_factory.mktemp("falsified"))
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_a_falsification_is_judged_rightly(world: World, name: str) -> None:
+    check(world, name)
+
+
+def check(world: World, name: str) -> None:
+    """Check the verdict on one falsification, and its reason."""
     case, queue = CASES[name], world.queue(name)
     said = "; ".join([*queue.problems, *queue.doubts, *queue.exceptions])
     assert queue.verdict == case.verdict, said
