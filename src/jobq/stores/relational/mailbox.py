@@ -20,6 +20,10 @@ _LATEST_MS = 10_000
 """Milliseconds that a `soon` notice may postpone a look at the most."""
 
 
+MOST = 10_000
+"""Workers that a handle remembers. A jq-server meets new names for as long as it runs."""
+
+
 class Notice(NamedTuple):
     """A notice and the mailbox it goes to.
 
@@ -51,8 +55,14 @@ class Mailbox:
     def wake(self, worker: str) -> asyncio.Event:
         """The event that is set when there may be work for the worker. The caller clears it before
         it looks.
+
+        The worker that slept the longest ago is forgotten if there are too many. If it still
+        sleeps, it looks again when its time is over.
         """
-        return self._wakes.setdefault(worker, asyncio.Event())
+        event = self._wakes[worker] = self._wakes.pop(worker, None) or asyncio.Event()
+        if len(self._wakes) > MOST:
+            del self._wakes[next(iter(self._wakes))]
+        return event
 
     def deliver(self, notice: Notice) -> None:
         """Receive a notice of this process. May be called from any thread."""
