@@ -533,3 +533,14 @@ def test_a_stream_that_listens_to_another_tenant_is_refused(server: RunningServe
     ]
     assert isinstance(reply, frames.Refusal), reply
     assert reply.error == "JobNotFound"
+
+
+def test_two_waits_of_one_number_end_the_stream(server: RunningServer) -> None:
+    """Otherwise the first one would run on, uncounted, after the stream has ended."""
+    given = contract.METHODS["sleep"].arguments(
+        [QueueName("acme", "x")], worker="w", slots=1, timeout_ms=3_600_000
+    )
+    calls = [frames.Call(1, "sleep", contract.raw(given)) for _ in range(2)]
+    refusal = _exchange(server, ADMIN, calls)[0]
+    assert isinstance(refusal, frames.Refusal), refusal
+    assert "the number 1 belongs to a call that still runs" in refusal.message

@@ -202,6 +202,9 @@ class Stream:
     def _begin(self, call: Call) -> None:
         number, waits = call.number, call.method in contract.WAITS
         tasks, most = (self._waits, _MAX_WAITS) if waits else (self._calls, _MAX_CALLS)
+        if number in self._calls or number in self._waits:
+            # Two tasks under one number: nobody would count, cancel or end the first one.
+            raise ValueError(f"the number {number} belongs to a call that still runs")
         if len(tasks) >= most or self._service.stopping:
             why = "is stopping" if self._service.stopping else f"runs {most:,} calls of this stream"
             self.send(refusal_of(number, StoreUnavailable(f"the server {why}")))
