@@ -19,6 +19,8 @@ from jobq.server import metrics
 from jobq.server.context import ServerContext
 from jobq.server.guard import GuardedStore
 from jobq.server.metrics import ServerMetrics
+from jobq.server.principal import SCOPES, Principal
+from jobq.server.quotas import TenantRules
 from jobq.server.settings import ServerSettings
 from jobq.stores import open_store
 from jobq.stores.base import Store
@@ -129,6 +131,25 @@ async def test_lost_leases_are_counted_and_their_runs_are_not(
     assert "jobq_jobs_settled_total completed" not in found
     await scene.settle(done(taken))
     assert (await scene.samples())["jobq_job_run_seconds_count"] == 1
+
+
+async def test_leases_that_callers_make_up_use_no_labels_and_touch_no_other_tenant(
+    scene: Scene, store: Store
+) -> None:
+    await scene.put("a")
+    for n in range(3):
+        made_up = LeaseRef(QueueName("acme", f"made-up-{n}"), "1", "t")
+        await scene.caller.extend([made_up], lease_ms=1000)
+        await scene.settle(Complete(queue=made_up.queue, id="1", token="t", result=b"null"))
+    other = Principal(subject="eve", tenant="other", scopes=SCOPES)
+    eve = metrics.CountedStore(store, other, TenantRules(), metrics=scene.metrics)
+    assert await eve.extend([LeaseRef(MAIL, "a", "t")], lease_ms=1000) == ["lost"]
+    stolen = Complete(queue=MAIL, id="a", token="t", result=b"null")
+    assert (await eve.settle([stolen], worker="w", call="1")).stale
+    text = scene.metrics.text([]).decode()
+    assert "made-up" not in text
+    assert 'jobq_leases_lost_total{queue="mail"' not in text
+    assert 'jobq_leases_lost_total{queue="(other)",tenant="(other)"} 6.0' in text
 
 
 async def test_calls_are_counted_by_method_and_status(scene: Scene) -> None:

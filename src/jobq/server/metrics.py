@@ -11,6 +11,7 @@ import asyncio
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import TimeoutError as NoReply
+from itertools import compress
 
 from grpc import StatusCode
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, Histogram
@@ -137,11 +138,11 @@ class ServerMetrics:
         """Runs have ended, and jobs were claimed."""
         now, stale = time.monotonic(), {ref.token for ref in settled.stale}
         for outcome in outcomes:
-            labels = self._of(outcome.queue)
             started = self._running.pop(outcome.token, None)
             if outcome.token in stale:
-                self._lost.labels(*labels).inc()
+                self._lost.labels(*self._known(outcome.queue)).inc()
                 continue
+            labels = self._of(outcome.queue)
             self._settled.labels(*labels, _OUTCOMES.get(type(outcome), "returned")).inc()
             if started is not None:
                 self._runs.labels(*labels).observe(now - started)
@@ -153,7 +154,7 @@ class ServerMetrics:
         for lease, state in zip(leases, states, strict=True):
             if state == "lost":
                 self._running.pop(lease.token, None)
-                self._lost.labels(*self._of(lease.queue)).inc()
+                self._lost.labels(*self._known(lease.queue)).inc()
 
     def _started(self, lease: Lease, now: float) -> None:
         labels = self._of(lease.queue)
@@ -171,6 +172,10 @@ class ServerMetrics:
                 return OTHER, OTHER
             self._labels.add(queue)
         return queue
+
+    def _known(self, queue: QueueName) -> tuple[str, str]:
+        """The labels of a queue that a caller names and that may not exist."""
+        return queue if queue in self._labels else (OTHER, OTHER)
 
     # ── telling ───────────────────────────────────────────────────────────────────────────────────
 
@@ -248,13 +253,15 @@ class CountedStore(GuardedStore):
     ) -> Settled:
         """Apply outcomes, and claim."""
         settled = await super().settle(outcomes, worker=worker, call=call, then=then)
-        self._metrics.settled(outcomes, settled)
+        own = [each for each in outcomes if self._is_own(each.queue.tenant)]
+        self._metrics.settled(own, settled)
         return settled
 
     async def extend(self, leases: Sequence[LeaseRef], *, lease_ms: int) -> list[LeaseState]:
         """Renew leases."""
         states = await super().extend(leases, lease_ms=lease_ms)
-        self._metrics.extended(leases, states)
+        own = [self._is_own(each.queue.tenant) for each in leases]
+        self._metrics.extended(list(compress(leases, own)), list(compress(states, own)))
         return states
 
 
