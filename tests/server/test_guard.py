@@ -260,6 +260,13 @@ async def test_numbers_that_no_client_of_ours_sends_are_refused(store: Store) ->
             await attempt
 
 
+async def test_a_negative_limit_is_not_the_whole_queue(store: Store) -> None:
+    mine = guarded(store, "admin")
+    await mine.put([spec(ACME, "1"), spec(ACME, "2")])
+    assert await mine.purge_pending(ACME, limit=-1) == 0
+    assert (await mine.count(ACME))[State.WAITING] == 2
+
+
 @pytest.mark.parametrize(
     "wrong",
     [

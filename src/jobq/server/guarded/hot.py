@@ -28,7 +28,7 @@ from jobq.core.records import (
 from jobq.errors import JobNotFound
 from jobq.server.access import CALLS as CALLS
 from jobq.server.access import CallRule as CallRule
-from jobq.server.guarded.rules import MAX_LIMIT, READ, Guard, in_place
+from jobq.server.guarded.rules import READ, Guard, bounded, in_place
 from jobq.server.specs import check_outcome, check_span, check_word
 from jobq.stores.base import pipeline_of
 
@@ -69,8 +69,8 @@ class GuardedHot(Guard):
             self._own_all(then.queues)
             check_span(then.lease_ms, "lease_ms", least=1)
             await self._tenants.admit_queues(self._store, then.queues)
-            if not 0 <= then.limit <= MAX_LIMIT:
-                then = replace(then, limit=max(0, min(then.limit, MAX_LIMIT)))
+            if then.limit != (limit := bounded(then.limit)):
+                then = replace(then, limit=limit)
         if self.principal.tenant is None:
             return await self._store.settle(outcomes, worker=worker, call=call, then=then)
         mine: list[AnyOutcome] = []

@@ -31,7 +31,7 @@ from jobq.core.records import (
 from jobq.core.states import State
 from jobq.server.access import CALLS as CALLS
 from jobq.server.access import CallRule as CallRule
-from jobq.server.guarded.rules import ADMIN, MAX_LIMIT, Guard, in_place
+from jobq.server.guarded.rules import ADMIN, Guard, bounded, in_place
 from jobq.server.specs import check_queue, check_schedule, check_span
 
 
@@ -140,7 +140,7 @@ class GuardedOperators(Guard):
         self.check("purge_pending")
         self._own(queue)
         return await self._store.purge_pending(
-            queue, delayed=delayed, limit=min(limit, MAX_LIMIT), actor=self._actor(actor)
+            queue, delayed=delayed, limit=bounded(limit), actor=self._actor(actor)
         )
 
     async def purge_ended(
@@ -159,7 +159,7 @@ class GuardedOperators(Guard):
             queue,
             state,
             older_than_ms=older_than_ms,
-            limit=min(limit, MAX_LIMIT),
+            limit=bounded(limit),
             actor=self._actor(actor),
         )
 
@@ -170,7 +170,7 @@ class GuardedOperators(Guard):
         self.check("obliterate")
         self._own(queue)
         return await self._store.obliterate(
-            queue, force=force, limit=min(limit, MAX_LIMIT), actor=self._actor(actor)
+            queue, force=force, limit=bounded(limit), actor=self._actor(actor)
         )
 
     async def restore(self, records: Sequence[JobRecord]) -> list[bool]:
@@ -215,7 +215,7 @@ class GuardedOperators(Guard):
         A caller of one tenant finds nothing due: the server fires schedules.
         """
         self.check("list_schedules")
-        limit = min(limit, MAX_LIMIT)
+        limit = bounded(limit)
         if queue is not None:
             self._own(queue)
             return await self._store.list_schedules(queue, due=due, limit=limit)

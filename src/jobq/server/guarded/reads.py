@@ -24,7 +24,7 @@ from jobq.core.records import (
 from jobq.core.states import State
 from jobq.server.access import CALLS as CALLS
 from jobq.server.access import CallRule as CallRule
-from jobq.server.guarded.rules import ADMIN, MAX_LIMIT, Guard, in_place
+from jobq.server.guarded.rules import ADMIN, Guard, bounded, in_place
 from jobq.server.specs import check_word
 
 
@@ -43,7 +43,7 @@ class GuardedReads(Guard):
         """Jobs of a queue."""
         self.check("find")
         self._own(filter.queue)
-        return await self._store.find(filter, cursor=cursor, limit=min(limit, MAX_LIMIT))
+        return await self._store.find(filter, cursor=cursor, limit=bounded(limit))
 
     async def count(self, queue: QueueName) -> dict[State, int]:
         """How many jobs are in each state."""
@@ -61,7 +61,7 @@ class GuardedReads(Guard):
         """The holds in force."""
         self.check("holds")
         self._own(queue)
-        return await self._store.holds(queue, limit=min(limit, MAX_LIMIT))
+        return await self._store.holds(queue, limit=bounded(limit))
 
     async def find_lock(self, queue: QueueName, lock: str) -> LockRecord | None:
         """Who holds a unique lock."""
@@ -73,7 +73,7 @@ class GuardedReads(Guard):
         """The last minutes."""
         self.check("metrics")
         self._own(queue)
-        return await self._store.metrics(queue, minutes=min(minutes, MAX_LIMIT))
+        return await self._store.metrics(queue, minutes=bounded(minutes))
 
     async def logs(self, job: JobKey) -> list[str]:
         """A job's log lines. A job of another tenant has none."""
@@ -101,9 +101,7 @@ class GuardedReads(Guard):
         """Events after a position."""
         self.check("read_events")
         self._own(queue)
-        return await self._store.read_events(
-            queue, after=after, limit=min(limit, MAX_LIMIT), until=until
-        )
+        return await self._store.read_events(queue, after=after, limit=bounded(limit), until=until)
 
     async def ack_events(self, queue: QueueName, reader: str, position: str | None) -> str | None:
         """The position of a reader. Moving a reader needs admin."""

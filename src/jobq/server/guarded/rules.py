@@ -107,6 +107,11 @@ class Guard:
         return as_actor(f"{subject} ({actor})" if actor else subject)
 
 
+def bounded(limit: int) -> int:
+    """The limit of a call, from 0 to MAX_LIMIT. Stores may take a negative one as no limit."""
+    return max(0, min(limit, MAX_LIMIT))
+
+
 def in_place(own: Sequence[bool], replies: Iterable[_R], otherwise: _R) -> list[_R]:
     """Replies in the order of what was asked, with `otherwise` for what was not passed on."""
     rest = iter(replies)

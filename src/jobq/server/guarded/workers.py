@@ -13,7 +13,7 @@ from jobq.core.records import (
 from jobq.core.workers import Beat, WorkerRecord, WorkerRequest
 from jobq.server.access import CALLS as CALLS
 from jobq.server.access import CallRule as CallRule
-from jobq.server.guarded.rules import MAX_LIMIT, Guard
+from jobq.server.guarded.rules import Guard, bounded
 from jobq.server.specs import check_span, check_word
 
 
@@ -75,7 +75,7 @@ class GuardedWorkers(Guard):
         self.check("tick")
         if self.principal.tenant is not None:
             return 0
-        return await self._store.tick(limit=min(limit, MAX_LIMIT))
+        return await self._store.tick(limit=bounded(limit))
 
     async def __aenter__(self) -> Self:
         """Nothing: the server has opened its store."""
