@@ -122,7 +122,7 @@ async def test_the_ttl_of_a_waiting_job_is_replaced_too(q: Desk, unique: UniqueS
 
 
 async def test_an_after_complete_schedule_goes_on_when_its_job_was_replaced(q: Desk) -> None:
-    template = q.spec("", unique=KEEP_LAST)
+    template = q.spec("s", unique=KEEP_LAST)
     spec = ScheduleSpec(
         queue=q.queue, id="s", template=template, every_ms=SECOND, after_complete=True
     )
