@@ -29,6 +29,7 @@ from jobq.core.records import (
     QueueName,
 )
 from jobq.core.states import State
+from jobq.core.waits import CHILD
 from jobq.server.access import CALLS as CALLS
 from jobq.server.access import CallRule as CallRule
 from jobq.server.guarded.rules import ADMIN, Guard, bounded, in_place
@@ -64,7 +65,9 @@ class GuardedOperators(Guard):
         elif isinstance(command, Update):
             self._tenants.check_payload(tenant, len(command.payload))
         elif isinstance(command, SendSignal):
-            check_signal(command.name)
+            # A running job notes its children as signals to itself, always of its own tenant.
+            if not command.name.startswith(CHILD):
+                check_signal(command.name)
             self._tenants.check_payload(tenant, len(command.value))
         elif isinstance(command, Reschedule):
             check_span(command.delay_ms, "delay_ms")

@@ -210,7 +210,7 @@ async def test_a_schedule_is_not_early(q: Desk) -> None:
     at = q.clock.now_ms + 5 * MINUTE
     await q.put("a")
     await q.store.put_schedule(
-        ScheduleSpec(queue=q.queue, id="s", template=q.spec(""), every_ms=HOUR), next_ms=at
+        ScheduleSpec(queue=q.queue, id="s", template=q.spec("s"), every_ms=HOUR), next_ms=at
     )
     await set_back(q)
     q.clock.advance(6 * MINUTE)
