@@ -1785,7 +1785,7 @@ class Tenant(_message.Message):
     submit_rate: _builtins.float
     """Submitted jobs per second."""
     max_priority: _builtins.int
-    """Priorities above it are lowered or refused."""
+    """A submit with a higher priority is refused."""
     def __init__(
         self,
         *,

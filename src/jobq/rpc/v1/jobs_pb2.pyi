@@ -75,7 +75,7 @@ class SubmitResponse(_message.Message):
 
     @_builtins.property
     def refused(self) -> Global___Refusal:
-        """Only in answers about several jobs: this one was not stored."""
+        """Only in replies about several jobs: this one was not stored."""
 
     def __init__(
         self,
@@ -774,7 +774,7 @@ class EventsPosition(_message.Message):
     READER_FIELD_NUMBER: _builtins.int
     queue: _builtins.str
     after: _builtins.str
-    """A position from an earlier answer. "0" is before the oldest event that is kept. Empty is after
+    """A position from an earlier reply. "0" is before the oldest event that is kept. Empty is after
     the last one, unless `reader` is given.
     """
     reader: _builtins.str
@@ -796,7 +796,7 @@ Global___EventsPosition: _TypeAlias = EventsPosition  # noqa: Y015
 
 @_typing.final
 class EventsResponse(_message.Message):
-    """Events of one queue, in order. An answer without events says that the stream is alive, and where
+    """Events of one queue, in order. A reply without events says that the stream is alive, and where
     it stands; the server sends one at least every 15 seconds.
     """
 

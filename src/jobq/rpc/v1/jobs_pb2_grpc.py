@@ -200,7 +200,7 @@ class JobServiceServicer:
 
     def AckEvents(self, request, context):
         """Stores how far a named reader has read. The log keeps what the reader has not read. Scope:
-        read.
+        admin; without a position, read.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

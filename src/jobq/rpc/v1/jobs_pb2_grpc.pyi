@@ -82,7 +82,7 @@ class JobServiceStub:
     """
     AckEvents: _grpc.UnaryUnaryMultiCallable[_jobs_pb2.AckEventsRequest, _jobs_pb2.AckEventsResponse]
     """Stores how far a named reader has read. The log keeps what the reader has not read. Scope:
-    read.
+    admin; without a position, read.
     """
 
 @_typing.type_check_only
@@ -133,7 +133,7 @@ class JobServiceAsyncStub(JobServiceStub):
     """
     AckEvents: _aio.UnaryUnaryMultiCallable[_jobs_pb2.AckEventsRequest, _jobs_pb2.AckEventsResponse]  # type: ignore[assignment]
     """Stores how far a named reader has read. The log keeps what the reader has not read. Scope:
-    read.
+    admin; without a position, read.
     """
 
 class JobServiceServicer(metaclass=_abc_1.ABCMeta):
@@ -259,7 +259,7 @@ class JobServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_jobs_pb2.AckEventsResponse, _abc.Awaitable[_jobs_pb2.AckEventsResponse]]:
         """Stores how far a named reader has read. The log keeps what the reader has not read. Scope:
-        read.
+        admin; without a position, read.
         """
 
 def add_JobServiceServicer_to_server(servicer: JobServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -5,9 +5,9 @@ WorkerService is for programs that run jobs.
 
 A worker in any language:
 
-1. Register. The answer has the session, the lease time and the time between heartbeats.
+1. Register. The reply has the session, the lease time and the time between heartbeats.
 2. StreamJobs: give credit for free slots, and receive jobs. Claim is the same for one call.
-3. Heartbeat, naming the jobs that run. That renews their leases. The answer names jobs that were
+3. Heartbeat, naming the jobs that run. That renews their leases. The reply names jobs that were
    cancelled or lost, and what an operator asks of the worker.
 4. Report how runs ended, in batches, and give new credit.
 5. Release jobs that cannot be finished, then Deregister.
@@ -57,7 +57,7 @@ class RegisterRequest(_message.Message):
     """Where it runs, for people."""
     pid: _builtins.int
     session: _builtins.str
-    """The session of an earlier registration, to take up again after a lost connection."""
+    """The session of an earlier registration, to continue it after a lost connection."""
     displace: _builtins.bool
     """Take the name, even if another worker has it."""
     tenant: _builtins.str
@@ -236,7 +236,7 @@ Global___HeartbeatResponse: _TypeAlias = HeartbeatResponse  # noqa: Y015
 
 @_typing.final
 class StreamJobsRequest(_message.Message):
-    """A message without a field says only that the stream is alive. The worker sends one as the answer
+    """A message without a field says only that the stream is alive. The worker sends one as the reply
     to each such message of the server. The server closes a stream that is silent for 15 seconds.
     """
 
@@ -724,7 +724,7 @@ class Failed(_message.Message):
     @_builtins.property
     def retry(self) -> _common_pb2.Retry:
         """The policy of the worker's task. A policy that is stored with the job takes precedence. If
-        there is neither, 3 retries with exponential backoff.
+        there is neither: the retries of the queue, else 3, with exponential backoff.
         """
 
     def __init__(

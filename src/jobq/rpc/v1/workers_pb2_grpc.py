@@ -98,7 +98,7 @@ class WorkerServiceServicer:
 
     def Heartbeat(self, request, context):
         """Says that the worker lives, and renews the leases of the jobs it names. FAILED_PRECONDITION if
-        the session is over: register again.
+        another worker has taken the name: stop, or register again.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -126,7 +126,7 @@ class WorkerServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Release(self, request, context):
-        """Gives jobs back unfinished. That costs neither a retry nor a stall.
+        """Releases jobs unfinished. That costs neither a retry nor a stall.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

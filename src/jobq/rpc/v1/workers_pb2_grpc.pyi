@@ -5,9 +5,9 @@ WorkerService is for programs that run jobs.
 
 A worker in any language:
 
-1. Register. The answer has the session, the lease time and the time between heartbeats.
+1. Register. The reply has the session, the lease time and the time between heartbeats.
 2. StreamJobs: give credit for free slots, and receive jobs. Claim is the same for one call.
-3. Heartbeat, naming the jobs that run. That renews their leases. The answer names jobs that were
+3. Heartbeat, naming the jobs that run. That renews their leases. The reply names jobs that were
    cancelled or lost, and what an operator asks of the worker.
 4. Report how runs ended, in batches, and give new credit.
 5. Release jobs that cannot be finished, then Deregister.
@@ -53,7 +53,7 @@ class WorkerServiceStub:
     """Announces a worker. ALREADY_EXISTS if another live worker has its name."""
     Heartbeat: _grpc.UnaryUnaryMultiCallable[_workers_pb2.HeartbeatRequest, _workers_pb2.HeartbeatResponse]
     """Says that the worker lives, and renews the leases of the jobs it names. FAILED_PRECONDITION if
-    the session is over: register again.
+    another worker has taken the name: stop, or register again.
     """
     StreamJobs: _grpc.StreamStreamMultiCallable[_workers_pb2.StreamJobsRequest, _workers_pb2.StreamJobsResponse]
     """Sends jobs to the worker as soon as they can start, within its credit."""
@@ -62,7 +62,7 @@ class WorkerServiceStub:
     Report: _grpc.UnaryUnaryMultiCallable[_workers_pb2.ReportRequest, _workers_pb2.ReportResponse]
     """Reports how runs ended, up to 1,000 at once."""
     Release: _grpc.UnaryUnaryMultiCallable[_workers_pb2.ReleaseRequest, _workers_pb2.ReleaseResponse]
-    """Gives jobs back unfinished. That costs neither a retry nor a stall."""
+    """Releases jobs unfinished. That costs neither a retry nor a stall."""
     Extend: _grpc.UnaryUnaryMultiCallable[_workers_pb2.ExtendRequest, _workers_pb2.ExtendResponse]
     """Renews leases, for workers that do not send heartbeats."""
     Note: _grpc.UnaryUnaryMultiCallable[_workers_pb2.NoteRequest, _workers_pb2.NoteResponse]
@@ -81,7 +81,7 @@ class WorkerServiceAsyncStub(WorkerServiceStub):
     """Announces a worker. ALREADY_EXISTS if another live worker has its name."""
     Heartbeat: _aio.UnaryUnaryMultiCallable[_workers_pb2.HeartbeatRequest, _workers_pb2.HeartbeatResponse]  # type: ignore[assignment]
     """Says that the worker lives, and renews the leases of the jobs it names. FAILED_PRECONDITION if
-    the session is over: register again.
+    another worker has taken the name: stop, or register again.
     """
     StreamJobs: _aio.StreamStreamMultiCallable[_workers_pb2.StreamJobsRequest, _workers_pb2.StreamJobsResponse]  # type: ignore[assignment]
     """Sends jobs to the worker as soon as they can start, within its credit."""
@@ -90,7 +90,7 @@ class WorkerServiceAsyncStub(WorkerServiceStub):
     Report: _aio.UnaryUnaryMultiCallable[_workers_pb2.ReportRequest, _workers_pb2.ReportResponse]  # type: ignore[assignment]
     """Reports how runs ended, up to 1,000 at once."""
     Release: _aio.UnaryUnaryMultiCallable[_workers_pb2.ReleaseRequest, _workers_pb2.ReleaseResponse]  # type: ignore[assignment]
-    """Gives jobs back unfinished. That costs neither a retry nor a stall."""
+    """Releases jobs unfinished. That costs neither a retry nor a stall."""
     Extend: _aio.UnaryUnaryMultiCallable[_workers_pb2.ExtendRequest, _workers_pb2.ExtendResponse]  # type: ignore[assignment]
     """Renews leases, for workers that do not send heartbeats."""
     Note: _aio.UnaryUnaryMultiCallable[_workers_pb2.NoteRequest, _workers_pb2.NoteResponse]  # type: ignore[assignment]
@@ -118,7 +118,7 @@ class WorkerServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_workers_pb2.HeartbeatResponse, _abc.Awaitable[_workers_pb2.HeartbeatResponse]]:
         """Says that the worker lives, and renews the leases of the jobs it names. FAILED_PRECONDITION if
-        the session is over: register again.
+        another worker has taken the name: stop, or register again.
         """
 
     @_abc_1.abstractmethod
@@ -151,7 +151,7 @@ class WorkerServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _workers_pb2.ReleaseRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_workers_pb2.ReleaseResponse, _abc.Awaitable[_workers_pb2.ReleaseResponse]]:
-        """Gives jobs back unfinished. That costs neither a retry nor a stall."""
+        """Releases jobs unfinished. That costs neither a retry nor a stall."""
 
     @_abc_1.abstractmethod
     def Extend(
