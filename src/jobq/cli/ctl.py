@@ -41,8 +41,9 @@ main = Root(
     "jq-ctl",
     help="""Inspect and operate a jobq store: its jobs, queues, schedules and workers.
 
-    Set the store with --url or JQ_URL. Output is a table; -o json or -o yaml prints the complete
-    document for scripts. Exit codes: 0 success, 1 failed or not found, 2 wrong usage.""",
+    Set the store with --url or JQ_URL, or a jq-server with --server-addr. Output is a table; -o
+    json or -o yaml prints the complete document for scripts. Exit codes: 0 success, 1 failed or not
+    found, 2 wrong usage.""",
     examples="""
     jq-ctl --url sqlite:///jobs.db status
     export JQ_URL=valkey://localhost:6379

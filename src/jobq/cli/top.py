@@ -52,9 +52,8 @@ _MINUTES = 2
     "--every",
     type=DURATION,
     default=1.0,
-    show_default=True,
     metavar="TIME",
-    help="Least time between two updates, e.g. 500ms.",
+    help="Minimum time between two updates, e.g. 500ms. Default: 1s.",
 )
 @click.option(
     "--times",

@@ -112,8 +112,8 @@ def _configured(ctx: click.Context, param: click.Parameter, path: str | None) ->
     is_eager=True,
     expose_value=False,
     callback=_configured,
-    help="YAML file with any of these options, e.g. `concurrency: 20`; or the file of jq-server, "
-    "of which the logging, the lease and the grace time apply.",
+    help="YAML file with any of these options, e.g. `concurrency: 20`; or the configuration of "
+    "jq-server, of which only the logging, the lease and the grace time apply.",
 )
 @click.argument("apps", metavar="[MODULE:QUEUE]...", nargs=-1)
 @click.option(

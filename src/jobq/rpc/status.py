@@ -51,7 +51,7 @@ TABLE: dict[type[JobqError], Row] = {
     ),
     errors.ConfigError: Row(
         StatusCode.FAILED_PRECONDITION,
-        "The queue is not in a state for the call: for example its mode is another one.",
+        "The queue is not in a state for the call: for example, it has another mode.",
     ),
     errors.LeaseLost: Row(
         StatusCode.FAILED_PRECONDITION, "Another worker got the job. The result was not stored."
@@ -78,11 +78,13 @@ TABLE: dict[type[JobqError], Row] = {
 """Every error of jobq that a call may end with. A subclass has the row of its base."""
 
 OTHER_CODES: dict[StatusCode, str] = {
-    StatusCode.FAILED_PRECONDITION: "It is too late: the job has ended, or has not ended yet.",
-    StatusCode.ALREADY_EXISTS: "A queue or a worker of this name exists, and is another one.",
+    StatusCode.FAILED_PRECONDITION: (
+        "The job is not in a state for the call: it has ended, or has not ended yet."
+    ),
+    StatusCode.ALREADY_EXISTS: "A different queue or worker has this name.",
     StatusCode.DEADLINE_EXCEEDED: "The call took longer than its deadline, or than 60 seconds.",
     StatusCode.UNIMPLEMENTED: "This server does not know the call: it is older than the client.",
-    StatusCode.INTERNAL: "A bug in the server. The message has a number that its log has too.",
+    StatusCode.INTERNAL: "A bug in the server. The message has a number that is also in the server's log.",
 }
 """Statuses that are not an error of the library."""
 

@@ -38,7 +38,7 @@ _SHOWN = 5  # jobs that the preview names
     help="URL of the store: also remove the jobs from there. Default: only from the lake.",
 )
 @click.option("--preview", is_flag=True, help="Show what would be erased, and change nothing.")
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 @slo_option
 @spark_options
 def erase(

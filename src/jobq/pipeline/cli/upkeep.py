@@ -98,7 +98,7 @@ def compact(
 @click.option(
     "--all-tables",
     is_flag=True,
-    help="Remove them from all tables. Default: only from events, attempts and quarantine.",
+    help="Remove them from all tables. Default: only from events, attempts, marks and quarantine.",
 )
 @free_option
 @spark_options
