@@ -92,7 +92,7 @@ def audit(
     master: str | None,
     conf: tuple[str, ...],
 ) -> None:
-    """Prove from the lake that no event is missing and no job was lost.
+    """Prove from the lake that no event and no job was lost.
 
     Exit codes: 0 proved, 1 violated, 2 unprovable (the lake is behind the store, records are in
     quarantine, or events have no numbers), 3 the audit could not run."""
