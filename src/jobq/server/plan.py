@@ -10,12 +10,13 @@ from urllib.parse import quote, urlencode, urlsplit
 import msgspec
 
 from jobq.console.logs import FORMATS, LEVELS
+from jobq.core.checks import check_tenant
 from jobq.core.durations import parse_duration
 from jobq.core.redact import redacted_url
 from jobq.errors import ConfigError
 from jobq.server.config import AuthConfig, Config, Loaded
 from jobq.server.keys import ALGORITHMS, JwksSource, KeySet, public_key, read, secret_key
-from jobq.server.quotas import NO_LIMITS, TenantRules
+from jobq.server.quotas import NO_LIMITS, TenantLimits, TenantRules
 from jobq.server.tls import TlsFiles
 from jobq.server.tokens import TokenRules
 
@@ -75,6 +76,8 @@ def plan(loaded: Loaded, environment: Mapping[str, str], *, url: str | None = No
     tls, auth = _tls(config), _auth(config.auth, environment)
     host = _host(config, tls, auth, warnings)
     probes = host if is_loopback(host) else EVERYWHERE
+    for tenant, limits in config.tenants.items():
+        _check_limits(tenant, limits)
     default = config.tenants.get("default", NO_LIMITS)
     return Plan(
         store_url=store_url,
@@ -296,6 +299,18 @@ def _positive(number: int, key: str) -> int:
     if number < 1:
         raise ConfigError(f"{key} is {number}: use a number from 1")
     return number
+
+
+def _check_limits(tenant: str, limits: TenantLimits) -> None:
+    check_tenant(tenant, error=ConfigError)
+    for name, limit in msgspec.structs.asdict(limits).items():
+        if limit is not None and not 0 <= limit < float("inf"):
+            raise ConfigError(f"tenants.{tenant}.{name} is {limit}: use a number from 0")
+    if limits.submit_rate == 0:
+        raise ConfigError(
+            f"tenants.{tenant}.submit_rate is 0: use a number above 0, or max_waiting: 0 for a "
+            "tenant that may submit nothing"
+        )
 
 
 def _log_level(level: str) -> str:
