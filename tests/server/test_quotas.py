@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 
 from jobq.core.commands import Reprioritise, SendSignal, Update
-from jobq.core.queues import QueueConfig, ScheduleSpec
+from jobq.core.queues import Limits, QueueConfig, ScheduleSpec
 from jobq.core.records import Claim, Edge, JobKey, JobSpec, QueueName
 from jobq.core.states import State
 from jobq.errors import InvalidJob, PayloadTooLarge, QuotaExceeded
@@ -141,6 +141,70 @@ async def test_a_tenant_has_no_more_queues_than_it_may_have(store: Store) -> Non
     assert {record.queue.queue for record in await store.queues("acme")} == {"mail", "second"}
     await store.obliterate(QueueName("acme", "second"))
     await acme.put([spec("1", third)])
+
+
+async def test_queues_that_are_made_at_once_count_too(store: Store) -> None:
+    acme = limited(store, max_queues=2)
+    puts = (acme.put([spec("1", QueueName("acme", f"q{n}"))]) for n in range(5))
+    results = await asyncio.gather(*puts, return_exceptions=True)
+    assert sum(isinstance(each, QuotaExceeded) for each in results) == 3
+    assert len(await store.queues("acme")) == 2
+
+
+async def test_what_operators_do_makes_no_queue_beyond_the_quota(store: Store) -> None:
+    acme = limited(store, max_queues=1)
+    await acme.put([spec("1")])
+    new = QueueName("acme", "new")
+    for attempt in (
+        acme.pause(new),
+        acme.resume(new),
+        acme.hold(new, 1000),
+        acme.set_limits(new, Limits()),
+        acme.ack_events(new, "reader", "0"),
+        acme.put_schedule(
+            ScheduleSpec(queue=MAIL, id="s", template=spec("s", new), every_ms=1000), next_ms=1
+        ),
+    ):
+        with pytest.raises(QuotaExceeded, match="'new' cannot be made"):
+            await attempt
+    assert len(await store.queues("acme")) == 1
+
+
+async def test_jobs_of_a_flow_count_before_the_flow_is_submitted(store: Store) -> None:
+    now = Now()
+    acme = limited(store, now, max_waiting=3)
+    await acme.put([spec("1"), spec("2")], flow="f", last=False)
+    now.s += 5
+    with pytest.raises(QuotaExceeded, match="has 2 waiting jobs and may have 3"):
+        await acme.put([spec("x"), spec("y")])
+    await acme.put([spec("3")], flow="f")
+    now.s += 5
+    with pytest.raises(QuotaExceeded, match="has 3 waiting jobs"):
+        await acme.put([spec("4")])
+
+
+async def test_a_flow_that_is_refused_gives_its_places_back(store: Store) -> None:
+    acme = limited(store, max_waiting=3)
+    await acme.put([spec("1"), spec("2")], flow="f", last=False)
+    with pytest.raises(QuotaExceeded):
+        await acme.put([spec("3"), spec("4")], flow="f")
+    await acme.put([spec("5"), spec("6"), spec("7")])
+
+
+async def test_a_flow_that_is_never_submitted_gives_its_places_back(store: Store) -> None:
+    now = Now()
+    acme = limited(store, now, max_waiting=3)
+    await acme.put([spec("1"), spec("2")], flow="f", last=False)
+    now.s += 61
+    await acme.put([spec("5"), spec("6"), spec("7")])
+
+
+async def test_a_flow_is_one_batch_for_the_rate(store: Store) -> None:
+    acme = limited(store, submit_rate=2)
+    await acme.put([spec("1"), spec("2")], flow="f", last=False)
+    await acme.put([spec("3")], flow="f")
+    with pytest.raises(QuotaExceeded, match="more than 2 jobs per second"):
+        await acme.put([spec("4")], flow="g")
 
 
 async def test_a_tenant_has_no_more_schedules_than_it_may_have(store: Store) -> None:

@@ -23,6 +23,9 @@ _COUNTED_S = 1.0
 """Seconds that a count of waiting jobs is used. What this server accepts meanwhile is added."""
 _RECOUNT_S = 0.1
 """Seconds between two counts if the quota seems to be used up, so that refusals cost little."""
+_STAGED_S = 60.0
+"""Seconds that jobs of a flow count without further ones: the client may have given up, or submit
+the flow at another server."""
 _AT_ONCE = 16
 """Queues that are counted at the same time."""
 _MAX_TENANTS = 10_000
@@ -77,7 +80,9 @@ class TenantRules:
             found = self._usage[tenant] = _Usage(tenant, self._clock)
         return found
 
-    async def admit(self, store: Store, specs: Sequence[JobSpec]) -> None:
+    async def admit(
+        self, store: Store, specs: Sequence[JobSpec], *, flow: str | None = None
+    ) -> None:
         """Reserve places for new jobs. QuotaExceeded, InvalidJob or PayloadTooLarge if not.
 
         Call `done` when the jobs are stored, or were refused for another reason.
@@ -85,19 +90,23 @@ class TenantRules:
         reserved: list[JobSpec] = []
         try:
             for tenant, own in self._by_tenant(specs):
-                await self._admit(store, tenant, own)
+                await self._admit(store, tenant, own, flow)
                 reserved += own
         except BaseException:
             self.done(reserved)
+            self.refused(specs, flow)
             raise
 
-    async def _admit(self, store: Store, tenant: str, specs: Sequence[JobSpec]) -> None:
+    async def _admit(
+        self, store: Store, tenant: str, specs: Sequence[JobSpec], flow: str | None
+    ) -> None:
         limits, usage = self.limits(tenant), self._usage_of(tenant)
         for spec in specs:
             _check_priority(limits, tenant, spec.priority)
             _check_payload(limits, tenant, len(spec.payload))
         await usage.check_queues(store, limits, {spec.queue.queue for spec in specs})
-        usage.check_rate(limits)
+        if flow is None or not usage.is_staged(flow):  # a flow is one batch
+            usage.check_rate(limits)
         await usage.reserve(store, limits, specs)
         usage.charge(limits, len(specs))
 
@@ -105,6 +114,16 @@ class TenantRules:
         """The jobs that `admit` let pass are stored, or were refused."""
         for tenant, own in self._by_tenant(specs):
             self._usage_of(tenant).in_flight -= len(own)
+
+    def staged(self, specs: Sequence[JobSpec], flow: str, *, last: bool) -> None:
+        """These jobs of a flow are stored. They wait, but stores count them after the last ones."""
+        for tenant, own in self._by_tenant(specs):
+            self._usage_of(tenant).stage(flow, len(own), last=last)
+
+    def refused(self, specs: Sequence[JobSpec], flow: str | None) -> None:
+        """A call was refused, so its flow is given up."""
+        for tenant, _ in self._by_tenant(specs) if flow is not None else ():
+            self._usage_of(tenant).unstage(flow or "")
 
     def _by_tenant(self, specs: Sequence[JobSpec]) -> list[tuple[str, list[JobSpec]]]:
         found: dict[str, list[JobSpec]] = {}
@@ -127,7 +146,7 @@ class TenantRules:
         limits = self.limits(tenant)
         _check_priority(limits, tenant, spec.template.priority)
         _check_payload(limits, tenant, len(spec.template.payload))
-        await self.admit_queues(store, [spec.queue])
+        await self.admit_queues(store, {spec.queue, spec.template.queue})
         most = limits.max_schedules
         if most is None:
             return
@@ -190,7 +209,13 @@ class _Usage:
         self._added = 0
         """Jobs that were admitted since the last count, or were in flight then."""
         self._counting = asyncio.Lock()
+        self._naming = asyncio.Lock()
         self._queues: set[str] = set()
+        self._making: dict[str, float] = {}
+        """Until when new queues count that were admitted and that the store does not have yet."""
+        self._staged: dict[str, tuple[int, float]] = {}
+        """Jobs of flows that are not submitted, and until when they count. The first ends first."""
+        self._all_staged = 0
         self._tokens: float | None = None
         self._filled_at = 0.0
 
@@ -200,13 +225,22 @@ class _Usage:
         """QuotaExceeded if these queues would be more than the tenant may have."""
         if limits.max_queues is None or not (new := set(names) - self._queues):
             return
-        self._queues = {record.queue.queue for record in await store.queues(self.tenant)}
-        new -= self._queues
-        if new and len(self._queues) + len(new) > limits.max_queues:
-            raise QuotaExceeded(
-                f"tenant {self.tenant!r} has {len(self._queues):,} of {limits.max_queues:,} queues "
-                f"(max_queues), so {min(new)!r} cannot be made: use another, or remove one"
-            )
+        async with self._naming:
+            self._queues = {record.queue.queue for record in await store.queues(self.tenant)}
+            now = self._clock()
+            self._making = {
+                name: until
+                for name, until in self._making.items()
+                if until > now and name not in self._queues
+            }
+            new -= self._queues | set(self._making)
+            have = len(self._queues) + len(self._making)
+            if new and have + len(new) > limits.max_queues:
+                raise QuotaExceeded(
+                    f"tenant {self.tenant!r} has {have:,} of {limits.max_queues:,} queues "
+                    f"(max_queues), so {min(new)!r} cannot be made: use another, or remove one"
+                )
+            self._making.update(dict.fromkeys(new, now + _COUNTED_S))
 
     # ── rate: a bucket that holds the jobs of one second ──
 
@@ -252,10 +286,36 @@ class _Usage:
 
     @property
     def _waiting(self) -> int:
-        return self._counted + self._added
+        return self._counted + self._added + self._all_staged
+
+    def is_staged(self, flow: str) -> bool:
+        """Whether jobs of this flow are stored and the flow is not submitted."""
+        return flow in self._staged
+
+    def stage(self, flow: str, jobs: int, *, last: bool) -> None:
+        """Move jobs from those that the next count finds to those of the flow, or back."""
+        found = self.unstage(flow)
+        if last:
+            self._added += found
+        else:
+            self._added -= jobs
+            self._all_staged += found + jobs
+            self._staged[flow] = found + jobs, self._clock() + _STAGED_S
+
+    def unstage(self, flow: str) -> int:
+        """The flow is submitted or given up. Returns how many jobs it had."""
+        found, _ = self._staged.pop(flow, (0, 0.0))
+        self._all_staged -= found
+        return found
+
+    def _forget_old_flows(self) -> None:
+        now = self._clock()
+        while self._staged and self._staged[flow := next(iter(self._staged))][1] <= now:
+            self.unstage(flow)
 
     async def _fits(self, store: Store, most: int, jobs: int) -> bool:
         async with self._counting:
+            self._forget_old_flows()
             age = self._clock() - self._counted_at
             full = self._waiting + jobs > most
             if age >= _COUNTED_S or (full and age >= _RECOUNT_S):

@@ -48,9 +48,14 @@ class GuardedHot(Guard):
         if self._tenants.unlimited:
             results = await self._store.put(specs, flow=flow, last=last)
         else:
-            await self._tenants.admit(self._store, specs)
+            await self._tenants.admit(self._store, specs, flow=flow)
             try:
                 results = await self._store.put(specs, flow=flow, last=last)
+                if flow is not None:
+                    self._tenants.staged(specs, flow, last=last)
+            except BaseException:
+                self._tenants.refused(specs, flow)
+                raise
             finally:
                 self._tenants.done(specs)
         if not self.principal.may(READ):

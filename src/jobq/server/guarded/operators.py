@@ -92,18 +92,21 @@ class GuardedOperators(Guard):
         """Change limits."""
         self.check("set_limits")
         self._own(queue)
+        await self._tenants.admit_queues(self._store, [queue])
         await self._store.set_limits(queue, limits, key=key, actor=self._actor(actor))
 
     async def pause(self, queue: QueueName, *, actor: str | None = None) -> None:
         """Stop claims."""
         self.check("pause")
         self._own(queue)
+        await self._tenants.admit_queues(self._store, [queue])
         await self._store.pause(queue, actor=self._actor(actor))
 
     async def resume(self, queue: QueueName, *, actor: str | None = None) -> None:
         """Allow claims again."""
         self.check("resume")
         self._own(queue)
+        await self._tenants.admit_queues(self._store, [queue])
         await self._store.resume(queue, actor=self._actor(actor))
 
     async def hold(
@@ -113,6 +116,7 @@ class GuardedOperators(Guard):
         self.check("hold")
         self._own(queue)
         check_span(ms, "ms")
+        await self._tenants.admit_queues(self._store, [queue])
         await self._store.hold(queue, ms, key, actor=self._actor(actor))
 
     async def release_hold(
@@ -182,6 +186,7 @@ class GuardedOperators(Guard):
         for record in records:
             self._own(record.queue)
             self._own_all(job.queue for job in (*record.parents, *record.children))
+        await self._tenants.admit_queues(self._store, {record.queue for record in records})
         return await self._store.restore(records)
 
     async def put_schedule(

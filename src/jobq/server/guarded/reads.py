@@ -110,6 +110,8 @@ class GuardedReads(Guard):
             self._refuse("ack_events with a position", ADMIN)
         self._own(queue)
         check_word(reader, "reader")
+        if position is not None:
+            await self._tenants.admit_queues(self._store, [queue])
         return await self._store.ack_events(queue, reader, position)
 
     async def readers(self, queue: QueueName) -> dict[str, str]:
