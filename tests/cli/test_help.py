@@ -7,6 +7,7 @@ from importlib.util import find_spec
 
 import click
 import pytest
+from click.testing import CliRunner
 
 from jobq.cli.ctl import main as ctl
 from jobq.cli.server import main as server
@@ -56,3 +57,11 @@ def test_the_first_sentence_fits_into_the_list_of_commands(
     """Click cuts a longer one and adds dots, in a terminal of 80 columns."""
     longest_name = 13  # forget-reader
     assert not command.get_short_help_str(limit=80 - 2 - longest_name - 2).endswith("...")
+
+
+def test_the_help_of_jq_ctl_says_where_it_looks_for_jobs_and_in_which_order() -> None:
+    text = " ".join(CliRunner().invoke(ctl, ["--help"]).output.partition("Options")[0].split())
+    places = ["--url", "--server-addr", "JQ_SERVER_ADDR", "JQ_URL", "jobq.db"]
+    found = [text.find(place) for place in places]
+    assert -1 not in found
+    assert found == sorted(found)

@@ -41,11 +41,15 @@ main = Root(
     "jq-ctl",
     help="""Inspect and operate a jobq store: its jobs, queues, schedules and workers.
 
-    Set the store with --url or JQ_URL, or a jq-server with --server-addr. Output is a table; -o
-    json or -o yaml prints the complete document for scripts. Exit codes: 0 success, 1 failed or not
-    found, 2 wrong usage.""",
+    Set the store with --url, or the jq-server with --server-addr. Without either option, jq-ctl
+    uses the server in JQ_SERVER_ADDR, else the store in JQ_URL, else the file jobq.db in the
+    current directory. An option overrides both variables.
+
+    Output is a table; -o json or -o yaml prints the complete document for scripts. Exit codes:
+    0 success, 1 failed or not found, 2 wrong usage.""",
     examples="""
     jq-ctl --url sqlite:///jobs.db status
+    jq-ctl --server-addr queue.internal:50051 status
     export JQ_URL=valkey://localhost:6379
     jq-ctl job submit charge -q billing --payload '{"tenant": "acme", "invoice": 7}'
     jq-ctl queue watch
