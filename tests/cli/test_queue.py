@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -65,7 +66,8 @@ def test_a_created_queue_stores_its_retention_which_can_be_changed(ctl: Ctl) -> 
         604_800_000,
         10,
     )
-    changed = ctl.json("queue", "create", "shop", "--keep-failed", "1d")
+    ctl("queue", "create", "shop", "--keep-failed", "1d", code=1)
+    changed = ctl.json("queue", "create", "shop", "--keep-failed", "1d", "--update")
     assert changed["retention"] == {
         "completed_ms": 604_800_000,
         "failed_ms": 86_400_000,
@@ -162,14 +164,15 @@ async def register(url: str, reader: str) -> None:
 def test_a_queue_is_created_with_defaults_for_its_jobs(ctl: Ctl) -> None:
     made = ctl.json("queue", "create", "shop", "--max-retries", "5", "--ttl", "1h")
     assert made["defaults"] == {"max_retries": 5, "ttl_ms": 3_600_000}
-    assert ctl.json("queue", "create", "shop", "--max-retries", "0")["defaults"] == {
+    assert ctl.json("queue", "create", "shop", "--max-retries", "0", "--update")["defaults"] == {
         "max_retries": 0,
         "ttl_ms": 3_600_000,
     }
     ctl("job", "submit", "add", "-q", "shop", "--id", "a")
     assert ctl.json("job", "status", "a")["options"]["ttl_ms"] == 3_600_000
     assert "0 retries, start within 1h" in ctl("queue", "stats", "shop").stdout
-    assert ctl.json("queue", "create", "shop", "--ttl", "0")["defaults"]["ttl_ms"] is None
+    without = ctl.json("queue", "create", "shop", "--ttl", "0", "--update")
+    assert without["defaults"] == {"max_retries": 0, "ttl_ms": None}
 
 
 @pytest.mark.parametrize("given", [["--priority-weights"], ["--priority-weights", "9=3"]])
@@ -185,3 +188,49 @@ def test_a_queue_that_exists_with_another_mode_is_an_error(ctl: Ctl) -> None:
     ctl("queue", "create", "shop", "--mode", "keyed")
     result = ctl("queue", "create", "shop", "--mode", "plain", code=1)
     assert "is keyed in the store" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (["--max-retries", "7"], "max_retries is 5, not 7"),
+        (["--ttl", "2h"], "ttl_ms is 3600000, not 7200000"),
+        (["--ttl", "0"], "ttl_ms is 3600000"),
+        (["--mode", "keyed"], "mode is not set, not keyed"),
+        (["--keep-count", "9", "--max-retries", "5"], "count is 100000, not 9"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_creating_a_queue_that_exists_otherwise_is_an_error_and_changes_nothing(
+    ctl: Ctl, given: list[str], said: str
+) -> None:
+    ctl("queue", "create", "shop", "--max-retries", "5", "--ttl", "1h")
+    before = ctl.json("queue", "stats", "shop")
+    error = ctl("queue", "create", "shop", *given, code=1).stderr
+    assert said in error
+    assert "add --update to jq-ctl queue create" in error
+    assert len(error.splitlines()) == 1
+    assert settings(ctl.json("queue", "stats", "shop")) == settings(before)
+    assert settings(ctl.json("queue", "create", "shop", *given, "--update")) != settings(before)
+
+
+def settings(document: dict[str, Any]) -> list[Any]:
+    return [document[name] for name in ("mode", "defaults", "retention")]
+
+
+def test_creating_the_same_queue_again_succeeds_and_says_that_it_exists(ctl: Ctl) -> None:
+    same = ("queue", "create", "shop", "--mode", "keyed", "--max-retries", "5", "--ttl", "1h")
+    assert ctl.json(*same)["created"] is True
+    assert ctl.json(*same)["created"] is False
+    assert "queue shop exists already" in ctl(*same).stderr
+    assert "queue shop exists already" in ctl("queue", "create", "shop").stderr
+    assert ctl.json("queue", "stats", "shop")["defaults"] == {
+        "max_retries": 5,
+        "ttl_ms": 3_600_000,
+    }
+
+
+def test_an_update_cannot_change_the_mode_and_then_changes_nothing(ctl: Ctl) -> None:
+    ctl("queue", "create", "shop", "--mode", "keyed", "--max-retries", "5")
+    ctl("queue", "create", "shop", "--mode", "plain", "--max-retries", "7", "--update", code=1)
+    assert ctl.json("queue", "stats", "shop")["defaults"]["max_retries"] == 5

@@ -17,9 +17,11 @@ from rich.text import Text
 from jobq.cli import documents, text
 from jobq.cli.options import DURATION, Ctl, noun, on_store
 from jobq.cli.queue_view import QueueSummary, queue_details, queue_table, summarize, watch_table
+from jobq.core import refusals
 from jobq.core.checks import check_queue_name, check_ttl
-from jobq.core.queues import JobDefaults, QueueConfig, QueueRecord, RetentionData
-from jobq.core.records import Mode, QueueName
+from jobq.core.queues import JobDefaults, QueueConfig, QueueRecord, differences
+from jobq.core.records import Mode
+from jobq.errors import ConfigError
 
 queue = noun("queue", "Inspect queues; pause, hold, clean or remove a whole queue.")
 name_argument = click.argument("name")
@@ -135,6 +137,7 @@ def _refuse_weights(ctx: click.Context, param: click.Parameter, value: str | Non
     jq-ctl queue create billing --keep-completed 7d --keep-failed 90d
     jq-ctl queue create imports --mode keyed
     jq-ctl queue create emails --max-retries 5 --ttl 1h
+    jq-ctl queue create emails --max-retries 8 --update
     """
 )
 @name_argument
@@ -191,6 +194,11 @@ def _refuse_weights(ctx: click.Context, param: click.Parameter, value: str | Non
     expose_value=False,
     hidden=True,
 )
+@click.option(
+    "--update",
+    is_flag=True,
+    help="Change the settings of a queue that exists. Settings that are not given stay.",
+)
 @on_store(create=True)
 async def create(
     ctl: Ctl,
@@ -202,10 +210,13 @@ async def create(
     keep_failed: float | None,
     keep_cancelled: float | None,
     keep_count: int | None,
+    update: bool,
 ) -> None:
-    """Create a queue, or change its settings. Enqueueing a job also creates its queue.
+    """Create a queue. Enqueueing a job also creates its queue.
 
-    What is not given stays as it is. The mode of a queue never changes."""
+    A queue that exists stays as it is: with other settings than the given ones it is an error, and
+    with the same it is a success. --update changes the settings that are given. The mode of a queue
+    that has one never changes."""
     kept = {
         "completed_ms": keep_completed,
         "failed_ms": keep_failed,
@@ -217,35 +228,41 @@ async def create(
     if keep_count is not None:
         given["count"] = keep_count
     queue = ctl.backend.name(check_queue_name(name))
+    stored = next((each for each in await ctl.backend.queues() if each.queue == queue), None)
+    record = stored or QueueRecord(queue=queue)
     config = QueueConfig(
         mode=cast(Mode | None, mode),
-        retention=await _retention(ctl, queue, given) if given else None,
-        defaults=await _defaults(ctl, queue, max_retries, ttl),
+        retention=replace(record.retention, **given) if given else None,
+        defaults=None
+        if max_retries is None and ttl is None
+        else _defaults(record.defaults, max_retries, ttl),
     )
-    await ctl.backend.within(ctl.backend.store.declare(queue, config))
+    if stored is None or update:
+        await ctl.backend.within(ctl.backend.store.declare(queue, config))
+    else:
+        _must_agree(stored, config)
+        ctl.out.note(f"queue {name} exists already; nothing was changed")
     (seen,) = await summaries(ctl, [name])
-    ctl.out.show(seen.document, lambda: queue_details(seen, [], 0))
+    document = {**seen.document, "created": stored is None}
+    ctl.out.show(document, lambda: queue_details(seen, [], 0))
 
 
-async def _defaults(
-    ctl: Ctl, queue: QueueName, max_retries: int | None, ttl: float | None
-) -> JobDefaults | None:
-    """The stored defaults of jobs, updated with the given values; None if there are none."""
-    if max_retries is None and ttl is None:
-        return None
-    stored = [record.defaults for record in await ctl.backend.queues() if record.queue == queue]
-    found = stored[0] if stored else JobDefaults()
+def _must_agree(stored: QueueRecord, config: QueueConfig) -> None:
+    """Raise ConfigError if the queue has other settings, and name the command to change them."""
+    if config.mode is not None and stored.mode not in (None, config.mode):
+        raise refusals.other_mode(stored.queue, stored.mode, config)
+    if differ := differences(stored, config):
+        error = refusals.other_settings(stored.queue, differ)
+        raise ConfigError(f"{error}. To change them, add --update to jq-ctl queue create")
+
+
+def _defaults(stored: JobDefaults, max_retries: int | None, ttl: float | None) -> JobDefaults:
+    """The stored defaults of jobs, updated with the given values."""
     if max_retries is not None:
-        found = replace(found, max_retries=max_retries)
+        stored = replace(stored, max_retries=max_retries)
     if ttl is not None:
-        found = replace(found, ttl_ms=check_ttl(ttl) if ttl else None)
-    return found
-
-
-async def _retention(ctl: Ctl, queue: QueueName, given: dict[str, int]) -> RetentionData:
-    """The stored retention, or the default, updated with the given values."""
-    stored = [record.retention for record in await ctl.backend.queues() if record.queue == queue]
-    return replace(stored[0] if stored else RetentionData(), **given)
+        stored = replace(stored, ttl_ms=check_ttl(ttl) if ttl else None)
+    return stored
 
 
 # ── operating ─────────────────────────────────────────────────────────────────────────────────────

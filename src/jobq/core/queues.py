@@ -144,6 +144,25 @@ class QueueRecord(msgspec.Struct, frozen=True, kw_only=True):
     defaults: JobDefaults = NO_DEFAULTS
 
 
+def differences(record: QueueRecord, config: QueueConfig) -> dict[str, tuple[object, object]]:
+    """The settings that `config` would change: the stored and the declared value, by name.
+
+    The mode, the retention and the defaults of jobs are compared. A store compares the limits and
+    the partitions itself, when they are declared.
+    """
+    found: dict[str, tuple[object, object]] = {}
+    if config.mode not in (None, record.mode):
+        found["mode"] = (record.mode, config.mode)
+    pairs = ((record.defaults, config.defaults), (record.retention, config.retention))
+    for stored, declared in pairs:
+        if declared is not None:
+            before, after = msgspec.structs.asdict(stored), msgspec.structs.asdict(declared)
+            found |= {
+                name: (before[name], after[name]) for name in after if before[name] != after[name]
+            }
+    return found
+
+
 class ScheduleSpec(msgspec.Struct, frozen=True, kw_only=True):
     """A schedule: when to make jobs, and which. `cron` or `every_ms`, never both."""
 

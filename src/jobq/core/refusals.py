@@ -6,6 +6,8 @@ which are found before a store is called, are in `core.checks`.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from jobq.core.checks import shown
 from jobq.core.queues import Limits, QueueConfig
 from jobq.core.records import JobKey, JobSpec, Mode, QueueName
@@ -66,6 +68,21 @@ def other_mode(queue: QueueName, stored: Mode, config: QueueConfig) -> ConfigErr
     differ = f"is {stored} in the store and {config.mode} in this program"
     return ConfigError(
         f"queue {queue.queue!r} {differ}: use another name, or obliterate the queue first"
+    )
+
+
+def other_settings(
+    queue: QueueName, differences: Mapping[str, tuple[object, object]]
+) -> ConfigError:
+    """A queue that is to be created and exists with other settings (`queues.differences`)."""
+    listed = "; ".join(
+        f"{name} is {'not set' if stored is None else stored}, not {wanted}"
+        if wanted is not None
+        else f"{name} is {stored}"
+        for name, (stored, wanted) in differences.items()
+    )
+    return ConfigError(
+        f"queue {queue.queue!r} exists with other settings, and nothing was changed: {listed}"
     )
 
 
