@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from jobq import Queue, Unique
+from jobq import Queue, Unique, Worker
 from tests.cli.kit import Ctl
 
 
@@ -130,8 +130,40 @@ def test_lines_may_say_what_makes_them_unique(ctl: Ctl) -> None:
         assert said in submit(wrong, code=2).stderr
 
 
-def test_a_job_without_a_task_is_wrong_usage(ctl: Ctl) -> None:
-    assert "no task: give its NAME" in ctl("job", "submit", code=2).stderr
+@pytest.mark.parametrize(
+    "given", [[], ["--queue", "shop"], ["--payload", "[]"], ["-q", "shop", "-a", "a=1"]]
+)
+def test_a_job_without_a_task_is_wrong_usage(ctl: Ctl, given: list[str]) -> None:
+    assert "no task: give its NAME" in ctl("job", "submit", *given, code=2).stderr
+
+
+def test_an_empty_task_name_is_refused_and_is_not_the_name_of_the_queue(ctl: Ctl) -> None:
+    ctl("job", "submit", "", "-q", "shop", "--payload", "[]", code=2)
+
+
+@pytest.mark.parametrize("source", ["text", "file"])
+def test_a_job_without_a_name_runs_the_task_that_has_the_name_of_its_queue(
+    ctl: Ctl, url: str, tmp_path: Path, source: str
+) -> None:
+    payload = '{"to": "ann@example.com", "task": "is an argument like any other"}'
+    (tmp_path / "mail.json").write_text(payload)
+    given = payload if source == "text" else f"@{tmp_path}/mail.json"
+    limits = ("--priority", "9", "--max-retries", "2")
+    made = ctl.json("job", "submit", "--queue", "emails", "--payload", given, *limits)
+    assert (made["name"], made["priority"]) == ("emails", 9)
+    assert made["options"]["retry"]["max_retries"] == 2
+
+    async def run() -> Any:
+        queue = Queue("emails", url)
+
+        @queue.task(name="emails")
+        async def send(**mail: str) -> dict[str, str]:
+            return mail
+
+        async with queue, Worker(queue):
+            return await queue.job(made["id"]).result(timeout=30)
+
+    assert asyncio.run(run()) == json.loads(payload)
 
 
 def test_the_same_id_twice_is_one_job(ctl: Ctl) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -71,6 +72,24 @@ def test_a_queue_is_created_with_defaults_paused_shown_and_deleted(ctl: Operator
     assert ctl.json("status")["notices"] == ["shop is paused"]
     ctl("queue", "delete", "shop", "--yes")
     assert ctl.json("queue", "list") == []
+
+
+def test_a_queue_that_exists_otherwise_is_refused_over_a_server_as_well(ctl: Operator) -> None:
+    ctl("queue", "create", "shop", "--max-retries", "7")
+    error = ctl("queue", "create", "shop", "--max-retries", "8", code=1)
+    assert "max_retries is 7, not 8" in error
+    assert ctl.json("queue", "create", "shop", "--max-retries", "7")["created"] is False
+    changed = ctl.json("queue", "create", "shop", "--max-retries", "8", "--update")
+    assert changed["defaults"]["max_retries"] == 8
+
+
+def test_a_job_is_submitted_by_its_queue_and_a_file_alone(ctl: Operator, tmp_path: Path) -> None:
+    (tmp_path / "mail.json").write_text('{"to": "ann@example.com"}')
+    payload = ("--payload", f"@{tmp_path}/mail.json")
+    limits = ("--priority", "9", "--max-retries", "2")
+    job = ctl.json("job", "submit", "--queue", "emails", *payload, *limits)
+    assert (job["name"], job["queue"], job["priority"]) == ("emails", "emails", 9)
+    assert job["kwargs"] == {"to": "ann@example.com"}
 
 
 def test_top_shows_what_the_server_has(ctl: Operator, running_server: RunningServer) -> None:

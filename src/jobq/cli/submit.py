@@ -32,15 +32,14 @@ TIMES = ["%Y-%m-%dT%H:%M:%S%z", "%Y-%m-%dT%H:%M%z", "%Y-%m-%dT%H:%M:%S", "%Y-%m-
     jq-ctl job submit charge -q billing -a tenant=acme -a invoice=8 --id inv-8 --delay 1h
     jq-ctl job submit resize --payload '["cat.png", 640]' --wait 30s
     jq-ctl job submit charge -q billing --payload @invoice.json
+    jq-ctl job submit --queue emails --payload @mail.json --priority 9 --max-retries 5
     jq-ctl job submit charge -q billing -a tenant=acme -a invoice=8 --unique invoice
     jq-ctl job submit charge -q billing --lines invoices.jsonl
     echo '{"name": "charge", "args": [9], "id": "inv-9"}' | jq-ctl job submit -q billing --lines -
     """,
 )
 @click.argument("name", required=False)
-@click.option(
-    "-q", "--queue", metavar="NAME", default="default", show_default=True, help="Queue of the job."
-)
+@click.option("-q", "--queue", metavar="NAME", show_default="default", help="Queue of the job.")
 @click.option(
     "--payload",
     metavar="JSON|@FILE|-",
@@ -154,7 +153,7 @@ TIMES = ["%Y-%m-%dT%H:%M:%S%z", "%Y-%m-%dT%H:%M%z", "%Y-%m-%dT%H:%M:%S", "%Y-%m-
 async def submit(
     ctl: Ctl,
     name: str | None,
-    queue: str,
+    queue: str | None,
     payload: str | None,
     pairs: tuple[str, ...],
     lines: str | None,
@@ -169,6 +168,9 @@ async def submit(
 ) -> int:
     """Submit a job of the task NAME, or many jobs from JSON lines.
 
+    Without NAME, the job is of the task that has the same name as the queue: --queue emails
+    --payload @mail.json submits a job of the task emails. Both options must be given then.
+
     A line has the names of the Python API: {"name": …, "args": […], "kwargs": {…}, "id": …,
     "delay": seconds, "priority": …}. The command line sets the options that a line leaves out.
     Lines with an id can be submitted again safely, e.g. after an interruption.
@@ -182,20 +184,22 @@ async def submit(
         options["meta"] = dict(_note(pair) for pair in notes)
     if (unique := _unique(unique_fields, unique_mode, unique_period)) is not None:
         options["unique"] = unique
-    target = await ctl.backend.queue(queue)
+    target = await ctl.backend.queue("default" if queue is None else queue)
     if lines is not None:
         if payload is not None or pairs or "id" in options or wait is not None:
             raise click.UsageError(
                 "--lines cannot be combined with --payload, --arg, --id or --wait"
             )
         return await submit_lines(ctl, target, lines, name, options)
-    if name is None:
+    if name is None and (queue is None or payload is None):
         raise click.UsageError(
-            "no task: give its NAME, e.g. jq-ctl job submit charge --payload '{\"invoice\": 7}'"
+            "no task: give its NAME, e.g. jq-ctl job submit charge --payload '{\"invoice\": 7}', "
+            "or --queue and --payload for the task that has the name of the queue"
         )
+    task = target.name if name is None else name
     args, kwargs = arguments(payload, pairs)
     check_names(unique, args)
-    handle = await ctl.backend.within(target.task_by_name(name, **options).enqueue(*args, **kwargs))
+    handle = await ctl.backend.within(target.task_by_name(task, **options).enqueue(*args, **kwargs))
     return await _one(ctl, handle, wait)
 
 
