@@ -9,11 +9,19 @@ import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from jobq.client.session import Session
+from jobq.core.records import Settled
 from jobq.errors import StoreUnavailable
 from jobq.rpc.v1 import workers_pb2 as pb
+from jobq.server.context import ServerContext
+from jobq.server.handlers import Caller
+from jobq.server.settings import ServerSettings
+from jobq.server.workers import WorkerService
 from jobq.testing import FakeWorker
 from tests.server.worker_kit import SHORT_MS, Place, ids, serving
 from tests.waiting import nothing_happens, until
@@ -314,3 +322,35 @@ async def test_a_server_that_is_killed_costs_its_workers_nothing_but_time(tmp_pa
 
 def _ref(job: pb.Lease) -> pb.LeaseRef:
     return pb.LeaseRef(queue=job.queue, id=job.id, token=job.token)
+
+
+@pytest.mark.parametrize(("call", "state"), [("", "waiting"), ("mine", "active")])
+async def test_a_job_is_released_if_its_caller_goes_and_cannot_repeat_the_claim(
+    call: str, state: str
+) -> None:
+    claimed, go_on = asyncio.Event(), asyncio.Event()
+    async with serving() as place:
+        await place.put("a")
+        settle = place.store.settle
+
+        async def slow(*args: Any, **options: Any) -> Settled:
+            found = await settle(*args, **options)
+            claimed.set()
+            await go_on.wait()
+            return found
+
+        context = ServerContext(place.store, ServerSettings())
+        service, store = WorkerService(context), context.guarded_by(None)
+        rpc = SimpleNamespace(time_remaining=lambda: None, invocation_metadata=lambda: ())
+        caller = Caller(Session(store), store, rpc)  # type: ignore[arg-type]
+        request = pb.ClaimRequest(queues=["mail"], lease_ms=60_000, call=call)
+        place.store.settle = slow  # type: ignore[method-assign]
+        claim = asyncio.create_task(service.Claim(request, caller))
+        await claimed.wait()
+        place.store.settle = settle  # type: ignore[method-assign]
+        claim.cancel()
+        await asyncio.wait([claim])
+        go_on.set()
+        await asyncio.gather(*service._tasks)
+        assert await place.states("a") == [state]
+        assert (await place.get("a")).stalls == 0

@@ -32,6 +32,13 @@ def test_a_confirmed_job_is_not_released() -> None:
     assert jobs.reconnect(WORKER, ()) == [ref("b")]
 
 
+def test_a_process_that_leaves_takes_no_jobs_of_the_one_that_has_its_name_now() -> None:
+    jobs = pushed("a")
+    jobs.push(WORKER, [(ref("b"), 1_000)], incarnation="next", now=0.0, lease_s=15.0)
+    assert jobs.leave(WORKER, "i") == [ref("a")]
+    assert jobs.reconnect(WORKER, ()) == [ref("b")]
+
+
 def test_a_worker_of_the_same_name_in_another_tenant_changes_nothing() -> None:
     jobs = pushed("a")
     jobs.confirm(OTHER, [ref("a")])

@@ -78,6 +78,13 @@ class Pushed:
         known = self._open.pop(worker, {})
         return [lease for lease in known if lease not in named]
 
+    def leave(self, worker: Worker, incarnation: str) -> list[LeaseRef]:
+        """This process of the worker has left. Another one may have its name and its own jobs."""
+        known = self._open.get(worker, {}).values()
+        left = [push.lease for push in known if push.incarnation == incarnation]
+        self.confirm(worker, left)
+        return left
+
     def due(self, now: float) -> dict[Worker, list[Push]]:
         """Take the jobs whose leases are about to end."""
         found: dict[Worker, list[Push]] = {}

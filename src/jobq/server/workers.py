@@ -21,10 +21,10 @@ from grpc import StatusCode
 
 from jobq.core import checks
 from jobq.core.pace import Pace
-from jobq.core.records import AnyOutcome, Claim, Lease, LeaseRef, QueueName, Release
+from jobq.core.records import AnyOutcome, Claim, Lease, LeaseRef, QueueName, Release, Settled
 from jobq.core.workers import Beat
 from jobq.engine.service import Outage
-from jobq.errors import InvalidJob, StoreUnavailable
+from jobq.errors import InvalidJob, JobqError, StoreUnavailable
 from jobq.rpc import convert_workers as convert
 from jobq.rpc.v1 import workers_pb2 as pb
 from jobq.server.context import ServerContext
@@ -155,7 +155,7 @@ class WorkerService:
         stream = self._streams.get(worker)
         if stream is not None and stream.session.incarnation == session.incarnation:
             stream.close()
-        await self._release(self._pushed.reconnect(worker, ()))
+        await self._release(self._pushed.leave(worker, session.incarnation))
         await caller.store.retire(session.worker, incarnation=session.incarnation)
         return pb.DeregisterResponse()
 
@@ -376,7 +376,7 @@ class WorkerService:
         )
         end = time.monotonic() + self._patience(request.wait_ms, caller)
         while True:
-            settled = await caller.store.settle([], worker=worker, call=call, then=claim)
+            settled = await self._claim(caller, worker, call, claim, repeats=bool(request.call))
             left_ms = int((end - time.monotonic()) * 1000)
             if settled.leases or left_ms <= 0 or self._stopping:
                 break
@@ -396,6 +396,29 @@ class WorkerService:
         refs = [LeaseRef(each.queue, each.id, each.token) for each in settled.leases[len(jobs) :]]
         await self._release(refs)  # they are too large for one reply
         return pb.ClaimResponse(jobs=jobs)
+
+    async def _claim(
+        self, caller: Caller, worker: str, call: str, claim: Claim, *, repeats: bool
+    ) -> Settled:
+        """Claim. If the caller goes meanwhile and cannot repeat the call, nobody gets the jobs."""
+        claiming = asyncio.ensure_future(
+            caller.store.settle([], worker=worker, call=call, then=claim)
+        )
+        try:
+            return await asyncio.shield(claiming)
+        except asyncio.CancelledError:
+            self._spawn(self._release_claimed(claiming, repeats=repeats))
+            raise
+
+    async def _release_claimed(self, claiming: asyncio.Future[Settled], *, repeats: bool) -> None:
+        try:
+            settled = await claiming
+        except JobqError:
+            return  # nothing was claimed, or the store does not say
+        if not repeats:
+            await self._release(
+                [LeaseRef(each.queue, each.id, each.token) for each in settled.leases]
+            )
 
     async def _stop_looking(self, store: GuardedStore, worker: str, call: str) -> None:
         """The call ends without a job: new work must not wake its worker."""
