@@ -95,6 +95,7 @@ def test_keys_without_a_meaning_here_warn_with_the_reason(tmp_path: Path) -> Non
         ("tenants: {acme: {submit_rate: .nan}}", "tenants.acme.submit_rate is nan"),
         ("tenants: {acme: {max_waiting: -1}}", "tenants.acme.max_waiting is -1: use a number from"),
         ("tenants: {'a:b': {max_waiting: 1}}", "tenant='a:b' contains a colon"),
+        ("tenants: {a: {}}\ngrpc: {}\ntenants: {b: {}}", "the key tenants is there twice"),
         ("grpc: {port: many}", "grpc.port: Expected `int`, got `str`"),
         ("grpc: 7", "grpc must be a section"),
         ("grpc: {port: 70000}", "grpc.port is 70000"),
@@ -219,3 +220,25 @@ def test_a_short_secret_is_refused(tmp_path: Path) -> None:
 def test_a_secret_cannot_verify_an_asymmetric_algorithm(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="none of them fits the key"):
         planned(tmp_path, "auth: {algorithms: [RS256]}", JQ_AUTH_SECRET="x" * 32)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("leeway_s: .inf", "auth.leeway_s is inf: use 0 to 3600 seconds"),
+        ("leeway_s: -60", "auth.leeway_s is -60"),
+        ("default_tenant: 'a:b'", "tenant='a:b' contains a colon"),
+    ],
+)
+def test_rules_that_no_token_could_follow_are_refused(
+    tmp_path: Path, text: str, message: str
+) -> None:
+    with pytest.raises(ConfigError) as refused:
+        planned(tmp_path, f"auth: {{{text}}}", JQ_AUTH_SECRET="s" * 40)
+    assert message in str(refused.value)
+
+
+def test_a_password_among_the_options_of_the_url_is_refused_too(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"store.url contains a password") as refused:
+        loaded(tmp_path, "store: {url: 'postgresql://h/db?sslmode=require&password=hunter2'}")
+    assert "hunter2" not in str(refused.value)

@@ -236,9 +236,24 @@ def keys() -> list[str]:
     return [key for key, _ in _leaves(Config)]
 
 
+class _Loader(yaml.SafeLoader):
+    """Refuses a key that is there twice. YAML would silently use the last one."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen: set[str] = set()
+        for key, _ in node.value:
+            if isinstance(key, yaml.ScalarNode):
+                if key.value in seen:
+                    raise yaml.MarkedYAMLError(
+                        problem=f"the key {key.value} is there twice", problem_mark=key.start_mark
+                    )
+                seen.add(key.value)
+        return super().construct_mapping(node, deep)
+
+
 def _read(path: Path) -> dict[str, Any]:
     try:
-        tree = yaml.safe_load(path.read_text())
+        tree = yaml.load(path.read_text(), _Loader)
     except OSError as e:
         raise ConfigError(f"cannot read {path}: {e.strerror}") from e
     except (yaml.YAMLError, UnicodeDecodeError) as e:
@@ -305,7 +320,9 @@ def _refuse_secrets(tree: dict[str, Any], where: str) -> None:
                 f"{variable(key)}, or name a file with {key}_path"
             )
     url = _value(tree, "store.url")
-    if isinstance(url, str) and ":" in url.partition("://")[2].rpartition("@")[0]:
+    if isinstance(url, str) and (
+        ":" in url.partition("://")[2].rpartition("@")[0] or "password=" in url.partition("?")[2]
+    ):
         raise ConfigError(
             f"{where}: store.url contains a password, which belongs in the environment: set JQ_URL "
             "to the whole URL, or name a file with store.password_path"

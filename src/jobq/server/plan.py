@@ -25,6 +25,8 @@ DEFAULT_URL = "sqlite:///jobq.db"
 EVERYWHERE = "0.0.0.0"
 LOOPBACK = "127.0.0.1"
 
+_MAX_LEEWAY_S = 3_600.0
+"""Seconds. Clocks differ by less; a larger number would undo the expiry of tokens."""
 _LEVELS = {**{level: level for level in LEVELS}, "warn": "warning"}
 
 
@@ -215,6 +217,13 @@ def _auth(auth: AuthConfig, environment: Mapping[str, str]) -> AuthPlan | None:
     if len(given) > 1:
         raise ConfigError(f"auth has several keys ({', '.join(given)}): set one of them")
     allowed = _algorithms(auth)
+    if not 0 <= auth.leeway_s <= _MAX_LEEWAY_S:
+        raise ConfigError(
+            f"auth.leeway_s is {auth.leeway_s:g}: use 0 to {_MAX_LEEWAY_S:g} seconds, because "
+            "tokens are valid for so much longer"
+        )
+    if auth.default_tenant is not None:
+        check_tenant(auth.default_tenant, error=ConfigError)
     rules = TokenRules(
         issuer=auth.issuer,
         audience=auth.audience,
