@@ -39,7 +39,7 @@ TIMES = ["%Y-%m-%dT%H:%M:%S%z", "%Y-%m-%dT%H:%M%z", "%Y-%m-%dT%H:%M:%S", "%Y-%m-
     """,
 )
 @click.argument("name", required=False)
-@click.option("-q", "--queue", metavar="NAME", show_default="default", help="Queue of the job.")
+@click.option("-q", "--queue", metavar="NAME", help="Queue of the job. Default: default.")
 @click.option(
     "--payload",
     metavar="JSON|@FILE|-",
