@@ -84,7 +84,7 @@ OTHER_CODES: dict[StatusCode, str] = {
     StatusCode.ALREADY_EXISTS: "A different queue or worker has this name.",
     StatusCode.DEADLINE_EXCEEDED: "The call took longer than its deadline, or than 60 seconds.",
     StatusCode.UNIMPLEMENTED: "This server does not know the call: it is older than the client.",
-    StatusCode.INTERNAL: "A bug in the server. The message has the number of its line in the log.",
+    StatusCode.INTERNAL: "A bug in the server. The message has a number to look for in its log.",
 }
 """Statuses that are not an error of the library."""
 
