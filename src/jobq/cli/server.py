@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import Callable, Coroutine
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import click
 
+from jobq.cli.event_loop import run_in_loop
 from jobq.cli.options import FAILED, USAGE, fail
 from jobq.console import logs
 from jobq.console.discreet import Discreet
@@ -144,24 +144,13 @@ def _main(config: Path | None, url: str | None, flags: dict[str, Any], *, dry_ru
         raise SystemExit(0 if good else FAILED)
     for warning in planned.warnings:
         logging.getLogger("jobq.server").warning("%s", warning)
-    _run(run(planned))
+    run_in_loop(run(planned))
 
 
 def _check_installed() -> None:
     for needed in ("grpc", "grpc_health", "grpc_reflection", "jwt", "cryptography"):
         if find_spec(needed) is None:
             raise ConfigError(f"jq-server needs {needed}: pip install 'jobq[server]'")
-
-
-def _run(work: Coroutine[Any, Any, None]) -> None:
-    """Run the coroutine on uvloop if it is installed, otherwise on asyncio's event loop."""
-    try:
-        import uvloop
-    except ImportError:
-        run: Callable[[Coroutine[Any, Any, None]], None] = asyncio.run
-    else:
-        run = uvloop.run
-    run(work)
 
 
 if __name__ == "__main__":

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import os
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ from jobq.api.queue import Queue
 from jobq.api.worker import Worker
 from jobq.cli.address import Address, server_options, use_token_file
 from jobq.cli.app import chosen, load, load_function, parse_weights
+from jobq.cli.event_loop import run_in_loop
 from jobq.cli.executors import executor_options
 from jobq.cli.options import DURATION, FAILED, USAGE, fail
 from jobq.cli.probes import ProbeOptions, check_prometheus, probe_options, worker_probes
@@ -293,7 +293,7 @@ def main(
         _check_tasks(working)
         if supervised is not None:
             check_shared(working)
-        _run(
+        run_in_loop(
             _work(
                 working,
                 concurrency=concurrency,
@@ -393,18 +393,6 @@ def _counting() -> dict[str, Any]:
 
     metrics = Metrics()
     return {"middleware": [metrics.run], "on_missed": metrics.missed}
-
-
-def _run(work: Coroutine[Any, Any, None]) -> None:
-    """Run the coroutine on uvloop if it is installed, otherwise on asyncio's event loop."""
-    try:
-        import uvloop
-    except ImportError:
-        run: Callable[[Coroutine[Any, Any, None]], None] = asyncio.run
-    else:
-        run = uvloop.run
-    # Not inside the `except`: the ImportError would be the context of every error in a handler.
-    run(work)
 
 
 if __name__ == "__main__":
