@@ -104,9 +104,9 @@ def test_a_small_screen_is_never_exceeded_and_queues_get_the_most_room() -> None
 
 
 def test_an_unavailable_store_and_hidden_queues_are_told() -> None:
-    lines = drawn(snapshot(problem="the store is away", more_queues=3))
+    lines = drawn(snapshot(problem="the store is unavailable", more_queues=3))
     assert "3 queues not shown" in lines[0]
-    assert lines[1] == "! the store is away"
+    assert lines[1] == "! the store is unavailable"
 
 
 def test_rates_are_differences_between_two_looks() -> None:

@@ -21,7 +21,7 @@ def post(
 ) -> str | None:
     """POST a summary as JSON. Returns None, or why it could not be delivered; never raises.
 
-    Tries three times. An answer of 4xx is not tried again."""
+    Tries three times. A reply of 4xx is not tried again."""
     try:
         request = urllib.request.Request(
             url,

@@ -41,7 +41,7 @@ class Target(Protocol):
         ...
 
     async def mark(self, marks: Sequence[Mark]) -> None:
-        """Store marks (`core.marks`), so that whoever reads a mark can read all events before it.
+        """Store marks (`core.marks`), so that a consumer of a mark can read all events before it.
 
         Raises TargetUnavailable unless they are stored, or will be without another call."""
         ...
