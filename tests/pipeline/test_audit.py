@@ -15,10 +15,11 @@ from rich.console import Console
 from jobq import Queue
 from jobq.errors import ConfigError
 from jobq.pipeline import synthetic
-from jobq.pipeline.audit import Audit, QueueAudit, audit
+from jobq.pipeline.audit import audit
 from jobq.pipeline.cli.audit import audit_table, remarks
 from jobq.pipeline.lake import Lake
 from jobq.pipeline.proof import LogProof, QueueTotals
+from jobq.pipeline.verdict import Audit, QueueAudit
 from tests.pipeline.conftest import History, take_in
 
 Lines = list[dict[str, Any]]

@@ -13,10 +13,11 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from jobq.pipeline.audit import Audit, QueueAudit, audit
+from jobq.pipeline.audit import audit
 from jobq.pipeline.lake import Lake
 from jobq.pipeline.proof_files import ProofFiles
 from jobq.pipeline.tables import EVENTS
+from jobq.pipeline.verdict import Audit, QueueAudit
 from jobq.stores import open_store
 from tests.pipeline import stories
 from tests.pipeline.conftest import take_in

@@ -1,14 +1,6 @@
 """The audit: prove from the lake that no event is missing and that every job follows the rules.
 
-Each queue gets a verdict.
-
-- `proved`: every number of its log is in the lake, up to the end that the audit names, and every
-  event follows from the one before. Every accepted job has ended once or is still held. Numbers
-  that the store's log dropped unread are named as an exception.
-- `violated`: an event that was shipped is missing, two events have one number, a job breaks the
-  rules, or the store holds a job that contradicts the lake.
-- `unprovable`: nothing is wrong, but something could be: the lake is behind the store, records are
-  in quarantine, or events have no numbers.
+Each queue gets a verdict (`jobq.pipeline.verdict`): `proved`, `violated` or `unprovable`.
 
 If a store is given, all its queues are audited up to the end of their logs, including those of
 which no event reached the lake. A lake without any queue is `unprovable`.
@@ -21,275 +13,27 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping
 from datetime import UTC, datetime, timedelta
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 from pyspark.sql import functions as F
 
-from jobq.pipeline import ranges
 from jobq.pipeline.audit_store import Contradiction, StoreView, contradictions, records, view
 from jobq.pipeline.evidence import EXAMPLES, Evidence, gather
 from jobq.pipeline.lake import Lake
-from jobq.pipeline.proof import Gap, LogProof, Proof, QueueTotals
+from jobq.pipeline.proof import Proof, QueueTotals
 from jobq.pipeline.proof_files import ProofFiles
 from jobq.pipeline.tables import QUARANTINE
 from jobq.pipeline.transforms import conservation
-from jobq.pipeline.transforms.conservation import HELD
+from jobq.pipeline.verdict import Audit, QueueAudit
 
-Verdict = Literal["proved", "violated", "unprovable"]
 Name = tuple[str, str]
 
 SAMPLE = 1_000
 """Jobs of a queue that an audit compares with the store, about, unless it reads everything."""
 _CHUNK = 50_000  # jobs of the store that are looked up in the lake at once
-
-
-class QueueAudit(msgspec.Struct, frozen=True, kw_only=True):
-    """What is known of one queue."""
-
-    totals: QueueTotals
-    logs: tuple[LogProof, ...] = ()
-    quarantined: int = 0
-    store: StoreView | None = None  # after the lake was read
-    ends: tuple[tuple[str, int, int], ...] = ()  # log, shard, number: where the audit must get to
-    compared: int = 0  # jobs compared with the store
-    contradictions: tuple[Contradiction, ...] = ()  # the first ones
-    contradicted: int = 0
-
-    @property
-    def tenant(self) -> str:
-        """The tenant."""
-        return self.totals.tenant
-
-    @property
-    def queue(self) -> str:
-        """The queue's name."""
-        return self.totals.queue
-
-    @property
-    def held(self) -> int:
-        """Jobs that have not ended."""
-        return sum(self.totals.states.get(state, 0) for state in HELD)
-
-    @property
-    def missing(self) -> int:
-        """Lives started, minus lives ended and held. 0 if the counts balance."""
-        t = self.totals
-        ended = t.completed + t.failed + t.cancelled
-        return t.accepted + t.rerun + t.carried - ended - self.held
-
-    @property
-    def gaps(self) -> list[Gap]:
-        """The numbers that the store's log dropped unread, or that retention removed."""
-        return [gap for log in self.logs for gap in log.gaps]
-
-    @property
-    def quiet(self) -> bool:
-        """Whether the lake has everything that the store's log had after the lake was read.
-
-        With gaps, it never has."""
-        proved = {(log.log, log.shard): log.proved for log in self.logs}
-        return (
-            self.store is not None
-            and not self.gaps
-            and all(proved.get((end.log, end.shard), 0) == end.number for end in self.store.ends)
-        )
-
-    @property
-    def behind(self) -> int:
-        """Events that the store's log had when the audit began, and that are not in the lake."""
-        proved = {(log.log, log.shard): log.proved for log in self.logs}
-        return sum(max(0, number - proved.get((log, shard), 0)) for log, shard, number in self.ends)
-
-    @property
-    def differs(self) -> dict[str, tuple[int, int]]:
-        """States whose number of jobs differs: state → (in the lake, in the store).
-
-        Only in a quiet queue. The store removes records of ended jobs."""
-        if self.store is None or not self.quiet:
-            return {}
-        here, there = self.totals.states, self.store.counts
-        pairs = {s: (here.get(s, 0), there.get(s, 0)) for s in {*here, *there}}
-        return {
-            state: pair
-            for state, pair in sorted(pairs.items())
-            if (pair[0] != pair[1] if state in HELD else pair[0] < pair[1])
-        }
-
-    @property
-    def problems(self) -> list[str]:
-        """What violates the rules, the worst first."""
-        found = []
-        for log in self.logs:
-            where = _shard(log, self.logs)
-            if log.lost:
-                count = ranges.size(log.lost)
-                found.append(f"{count:,} × lost: {ranges.text(log.lost)}{where}")
-            if log.twice:
-                found.append(f"{log.twice:,} × number of two events{where}")
-            if log.altered:
-                found.append(f"events changed after they were checked{where}")
-            end = self._end(log)
-            if end is not None and end < log.last:
-                found.append(
-                    f"the store's log ends at {end:,}, but the lake has {log.last:,}{where}"
-                )
-        found += [f"{n:,} × {fault}" for fault, n in self.totals.faults.items() if n]
-        if self.missing and not (self.gaps or any(log.erased for log in self.logs)):
-            found.append(
-                f"{self.missing:,} lives neither ended nor held"
-                if self.missing > 0
-                else f"{-self.missing:,} more lives ended than started"
-            )
-        found += [
-            f"{state}: {lake:,} in the lake, {store:,} in the store"
-            for state, (lake, store) in self.differs.items()
-        ]
-        if self.contradicted:
-            first = self.contradictions[0]
-            found.append(f"{self.contradicted:,} × unlike the store: {first.job}: {first.fault}")
-        return found
-
-    def _end(self, log: LogProof) -> int | None:
-        ends = () if self.store is None else self.store.ends
-        return next((e.number for e in ends if (e.log, e.shard) == (log.log, log.shard)), None)
-
-    @property
-    def doubts(self) -> list[str]:
-        """Why nothing more can be proved now."""
-        found = []
-        if self.quarantined:
-            found.append(f"{self.quarantined:,} records in quarantine")
-        if self.totals.unnumbered:
-            found.append(f"{self.totals.unnumbered:,} events of jobq 0.1, which have no numbers")
-        for log in self.logs:
-            where = _shard(log, self.logs)
-            if log.waiting and not log.shipped:
-                found.append(
-                    f"missing: {ranges.text(log.waiting)}{where}; without marks of a relay, these "
-                    "may be late or lost"
-                )
-            if log.refilled:
-                found.append(
-                    f"{log.refilled:,} events arrived after they were reported as lost{where}: "
-                    "audit with --full"
-                )
-        if self.behind:
-            found.append(
-                f"the lake is {self.behind:,} events behind the store: run the pipeline and audit "
-                "again"
-            )
-        if not self.logs and not self.behind:
-            found.append("no event has reached the lake")
-        return found
-
-    @property
-    def exceptions(self) -> list[str]:
-        """What the proof leaves out, and how far it goes."""
-        found = [
-            f"except {ranges.text([(gap.first, gap.last)])}{_shard(log, self.logs)}, "
-            + (gap.why if gap.at_ms is None else f"dropped unread on {_utc(gap.at_ms)}")
-            for log in self.logs
-            for gap in log.gaps[:3]
-        ]
-        if more := sum(max(0, len(log.gaps) - 3) for log in self.logs):
-            found.append(f"and {more:,} more gaps")
-        found += [
-            f"not here yet: {ranges.text(log.waiting)}{_shard(log, self.logs)}"
-            for log in self.logs
-            if log.waiting and log.shipped
-        ]
-        return found
-
-    @property
-    def reach(self) -> str:
-        """Up to where the queue was audited."""
-        to = "the store's end" if self.store is not None and not self.behind else "the lake's end"
-        numbers = sorted({log.proved for log in self.logs}) or [0]
-        return f"up to {numbers[-1]:,}, {to}" if len(self.logs) == 1 else f"up to {to}"
-
-    @property
-    def verdict(self) -> Verdict:
-        """See the module."""
-        return "violated" if self.problems else "unprovable" if self.doubts else "proved"
-
-
-def _shard(log: LogProof, logs: Sequence[LogProof]) -> str:
-    return "" if len(logs) == 1 else f" in shard {log.shard} of log {log.log}"
-
-
-def _utc(ms: int) -> str:
-    return datetime.fromtimestamp(ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S")
-
-
-class Audit(msgspec.Struct, frozen=True, kw_only=True):
-    """The audit of all queues."""
-
-    queues: tuple[QueueAudit, ...]
-    full: bool = True  # whether everything was read
-    at_ms: int = 0
-    events: int = 0  # events that were read
-    stray: int = 0  # records in quarantine that name no queue
-    previous: str | None = None  # the verdict of the audit before
-
-    @property
-    def verdict(self) -> Verdict:
-        """The worst verdict of all queues. Without queues: `unprovable`."""
-        verdicts = {queue.verdict for queue in self.queues} or {"unprovable"}
-        if "violated" in verdicts:
-            return "violated"
-        return "unprovable" if "unprovable" in verdicts or self.stray else "proved"
-
-    @property
-    def exit_code(self) -> int:
-        """0 proved, 1 violated, 2 unprovable."""
-        return {"proved": 0, "violated": 1, "unprovable": 2}[self.verdict]
-
-    def summary(self) -> dict[str, Any]:
-        """The audit as JSON, for `--output json`, alerts and the report."""
-        return {
-            "verdict": self.verdict,
-            "previous": self.previous,
-            "at_ms": self.at_ms,
-            "read": "everything" if self.full else "what arrived since the last audit",
-            "events": self.events,
-            "quarantined_without_queue": self.stray,
-            "queues": [
-                {
-                    "tenant": queue.tenant,
-                    "queue": queue.queue,
-                    "verdict": queue.verdict,
-                    "problems": queue.problems,
-                    "doubts": queue.doubts,
-                    "exceptions": queue.exceptions,
-                    "reach": queue.reach,
-                    "behind": queue.behind,
-                    "quarantined": queue.quarantined,
-                    "compared_with_store": queue.compared,
-                    "held": queue.held,
-                    "lost": ranges.size([span for log in queue.logs for span in log.lost]),
-                    **{
-                        name: value
-                        for name, value in msgspec.to_builtins(queue.totals).items()
-                        if name not in ("tenant", "queue")
-                    },
-                    "logs": [
-                        {
-                            "log": log.log,
-                            "shard": log.shard,
-                            "proved": log.proved,
-                            "last": log.last,
-                            "shipped": log.shipped,
-                            "lost": log.lost,
-                        }
-                        for log in queue.logs
-                    ],
-                }
-                for queue in self.queues
-            ],
-        }
 
 
 def audit(

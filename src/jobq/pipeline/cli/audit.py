@@ -17,7 +17,7 @@ from jobq.errors import JobqError
 from jobq.pipeline.cli.group import lake_option, open_existing_lake, say, spark_options
 
 if TYPE_CHECKING:
-    from jobq.pipeline.audit import Audit
+    from jobq.pipeline.verdict import Audit
 
 COULD_NOT_RUN = 3
 
