@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import grpc
@@ -448,7 +448,7 @@ def test_every_call_of_the_contract_has_arguments_here() -> None:
 
 
 def _exchange(
-    server: RunningServer, bearer: str | None, calls: list[frames.Frame]
+    server: RunningServer, bearer: str | None, calls: Sequence[frames.Frame]
 ) -> dict[int, frames.Frame]:
     """Send a hello and the calls in one packet, and read until every call or the stream is done."""
     metadata = [] if bearer is None else [("authorization", f"Bearer {bearer}")]

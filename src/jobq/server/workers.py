@@ -21,7 +21,8 @@ from grpc import StatusCode
 
 from jobq.core import checks
 from jobq.core.pace import Pace
-from jobq.core.records import AnyOutcome, Claim, Lease, LeaseRef, QueueName, Release, Settled
+from jobq.core.records import AnyOutcome, Lease, LeaseRef, QueueName, Release, Settled
+from jobq.core.records import Claim as StoreClaim
 from jobq.core.workers import Beat
 from jobq.engine.service import Outage
 from jobq.errors import InvalidJob, JobqError, StoreUnavailable
@@ -366,7 +367,7 @@ class WorkerService:
         if not request.queues:
             raise InvalidJob("queues is empty: name at least one queue to claim from")
         convert.bounded(request.queues, "queues")
-        claim = Claim(
+        claim = StoreClaim(
             queues=tuple(
                 QueueName(tenant, checks.check_queue_name(queue)) for queue in request.queues
             ),
@@ -398,7 +399,7 @@ class WorkerService:
         return pb.ClaimResponse(jobs=jobs)
 
     async def _claim(
-        self, caller: Caller, worker: str, call: str, claim: Claim, *, repeats: bool
+        self, caller: Caller, worker: str, call: str, claim: StoreClaim, *, repeats: bool
     ) -> Settled:
         """Claim. If the caller goes meanwhile and cannot repeat the call, nobody gets the jobs."""
         claiming = asyncio.ensure_future(

@@ -59,7 +59,8 @@ class Mailbox:
         The worker that slept the longest ago is forgotten if there are too many. If it still
         sleeps, it looks again when its time is over.
         """
-        event = self._wakes[worker] = self._wakes.pop(worker, None) or asyncio.Event()
+        known = self._wakes.pop(worker, None)
+        event = self._wakes[worker] = known or asyncio.Event()
         if len(self._wakes) > MOST:
             del self._wakes[next(iter(self._wakes))]
         return event
