@@ -31,10 +31,12 @@ def submit(server: RunningServer, id: str, queue: str = "q", **fields: object) -
 # ── queues ────────────────────────────────────────────────────────────────────────────────────────
 
 
-def create(server: RunningServer, queue: str = "q", **config: Any) -> pb.CreateQueueResponse:
-    """Create a queue."""
-    made = pb.QueueConfig(**config)
-    return server.admin.CreateQueue(pb.CreateQueueRequest(queue=queue, config=made), timeout=WITHIN)
+def create(
+    server: RunningServer, queue: str = "q", *, update: bool = False, **config: Any
+) -> pb.CreateQueueResponse:
+    """Create a queue, or change it."""
+    request = pb.CreateQueueRequest(queue=queue, config=pb.QueueConfig(**config), update=update)
+    return server.admin.CreateQueue(request, timeout=WITHIN)
 
 
 def test_a_queue_is_created_once_and_differences_are_refused(running_server: RunningServer) -> None:
@@ -70,6 +72,16 @@ def test_a_queue_is_created_once_and_differences_are_refused(running_server: Run
     assert create(running_server, limits=common.Limits(limit=6), limits_version=2).queue.limits == (
         common.Limits(limit=6)
     )
+
+
+def test_a_queue_with_other_defaults_is_refused_or_updated(running_server: RunningServer) -> None:
+    create(running_server, max_retries=7, ttl_ms=60_000)
+    with refused(StatusCode.ALREADY_EXISTS, "max_retries is 7, not 8"):
+        create(running_server, max_retries=8)
+    kept = create(running_server, max_retries=7).queue
+    assert (kept.max_retries, kept.ttl_ms) == (7, 60_000)
+    changed = create(running_server, update=True, max_retries=8).queue
+    assert (changed.max_retries, changed.ttl_ms) == (8, 60_000)
 
 
 def test_wrong_declarations_are_invalid(running_server: RunningServer) -> None:

@@ -40,8 +40,8 @@ _MIN_REFILL = 1e-6
 # ── what clients send ─────────────────────────────────────────────────────────────────────────────
 
 
-def queue_config(config: pb.QueueConfig) -> QueueConfig:
-    """What a request declares about a queue, checked."""
+def queue_config(config: pb.QueueConfig, stored: QueueRecord | None) -> QueueConfig:
+    """What a request declares about a queue, checked. Defaults that it omits stay as stored."""
     return QueueConfig(
         mode=cast(Mode, check_choice(config.mode, "mode", ("plain", "keyed")))
         if config.mode
@@ -56,20 +56,20 @@ def queue_config(config: pb.QueueConfig) -> QueueConfig:
         event_meta=check_event_names(config.event_meta, error=InvalidJob)
         if config.event_meta
         else None,
-        defaults=_defaults(config),
+        defaults=_defaults(config, JobDefaults() if stored is None else stored.defaults),
     )
 
 
-def _defaults(config: pb.QueueConfig) -> JobDefaults | None:
+def _defaults(config: pb.QueueConfig, stored: JobDefaults) -> JobDefaults | None:
     if not (config.HasField("max_retries") or config.HasField("ttl_ms")):
         return None
     return JobDefaults(
         max_retries=check_int(config.max_retries, "max_retries", high=MAX_NUMBER)
         if config.HasField("max_retries")
-        else None,
+        else stored.max_retries,
         ttl_ms=check_int(config.ttl_ms, "ttl_ms", low=1, high=MAX_MS)
         if config.HasField("ttl_ms")
-        else None,
+        else stored.ttl_ms,
     )
 
 

@@ -6,12 +6,15 @@ import time
 
 import grpc.aio
 from grpc import StatusCode
+from msgspec.structs import replace
 
 from jobq.api.schedule_template import check_schedule_id, template
 from jobq.client.ids import new_id
 from jobq.core import checks, cron
 from jobq.core.commands import Rerun
+from jobq.core.queues import differences
 from jobq.core.records import JobKey, QueueName
+from jobq.core.refusals import other_settings
 from jobq.core.states import State
 from jobq.core.version import __version__
 from jobq.core.workers import WorkerRequest
@@ -51,17 +54,21 @@ class AdminService:
     async def CreateQueue(
         self, request: pb.CreateQueueRequest, caller: Caller
     ) -> pb.CreateQueueResponse:
-        """Make a queue, or declare more about one."""
+        """Make a queue, or change one."""
         queue = caller.queue(request.queue, request.tenant)
-        config = convert_queues.queue_config(request.config)
-        exists = await self._overview.find(caller.store, queue) is not None
+        stored = await self._overview.find(caller.store, queue)
+        config = convert_queues.queue_config(request.config, stored)
         try:
+            # The store itself compares what no update may change.
+            kept = replace(config, mode=None)
+            if stored is not None and not request.update and (differ := differences(stored, kept)):
+                raise other_settings(queue, differ)
             record = await caller.store.declare(queue, config)
         except ConfigError as differs:
-            if not exists:
+            if stored is None:
                 raise
             raise Refused(StatusCode.ALREADY_EXISTS, str(differs)) from None
-        return pb.CreateQueueResponse(queue=convert_queues.queue(record), created=not exists)
+        return pb.CreateQueueResponse(queue=convert_queues.queue(record), created=stored is None)
 
     async def ListQueues(
         self, request: pb.ListQueuesRequest, caller: Caller

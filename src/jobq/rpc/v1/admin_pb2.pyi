@@ -237,8 +237,11 @@ class CreateQueueRequest(_message.Message):
 
     QUEUE_FIELD_NUMBER: _builtins.int
     CONFIG_FIELD_NUMBER: _builtins.int
+    UPDATE_FIELD_NUMBER: _builtins.int
     TENANT_FIELD_NUMBER: _builtins.int
     queue: _builtins.str
+    update: _builtins.bool
+    """Change the settings of a queue that exists."""
     tenant: _builtins.str
     @_builtins.property
     def config(self) -> Global___QueueConfig: ...
@@ -247,11 +250,12 @@ class CreateQueueRequest(_message.Message):
         *,
         queue: _builtins.str = ...,
         config: Global___QueueConfig | None = ...,
+        update: _builtins.bool = ...,
         tenant: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["config", b"config"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["config", b"config", "queue", b"queue", "tenant", b"tenant"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["config", b"config", "queue", b"queue", "tenant", b"tenant", "update", b"update"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -190,9 +190,9 @@ class AdminServiceServicer:
     """Missing associated documentation comment in .proto file."""
 
     def CreateQueue(self, request, context):
-        """Makes a queue, or declares more about one. What is not set stays as it is. The same call again
-        changes nothing. ALREADY_EXISTS if the queue exists with another mode, other partitions, or
-        other limits under the same version. Scope: admin, or produce and read.
+        """Makes a queue. The same call again changes nothing. ALREADY_EXISTS if the queue exists with other
+        settings; with `update`, only if it has another mode, other partitions, or other limits under
+        the same version. What is not set stays as it is. Scope: admin, or produce and read.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

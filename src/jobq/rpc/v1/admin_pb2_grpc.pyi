@@ -35,9 +35,9 @@ class AdminServiceStub:
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> AdminServiceAsyncStub: ...
     CreateQueue: _grpc.UnaryUnaryMultiCallable[_admin_pb2.CreateQueueRequest, _admin_pb2.CreateQueueResponse]
-    """Makes a queue, or declares more about one. What is not set stays as it is. The same call again
-    changes nothing. ALREADY_EXISTS if the queue exists with another mode, other partitions, or
-    other limits under the same version. Scope: admin, or produce and read.
+    """Makes a queue. The same call again changes nothing. ALREADY_EXISTS if the queue exists with other
+    settings; with `update`, only if it has another mode, other partitions, or other limits under
+    the same version. What is not set stays as it is. Scope: admin, or produce and read.
     """
     ListQueues: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ListQueuesRequest, _admin_pb2.ListQueuesResponse]
     """Lists the queues of the tenant, by name. Scope: read."""
@@ -110,9 +110,9 @@ class AdminServiceStub:
 class AdminServiceAsyncStub(AdminServiceStub):
     def __init__(self, channel: _aio.Channel) -> None: ...
     CreateQueue: _aio.UnaryUnaryMultiCallable[_admin_pb2.CreateQueueRequest, _admin_pb2.CreateQueueResponse]  # type: ignore[assignment]
-    """Makes a queue, or declares more about one. What is not set stays as it is. The same call again
-    changes nothing. ALREADY_EXISTS if the queue exists with another mode, other partitions, or
-    other limits under the same version. Scope: admin, or produce and read.
+    """Makes a queue. The same call again changes nothing. ALREADY_EXISTS if the queue exists with other
+    settings; with `update`, only if it has another mode, other partitions, or other limits under
+    the same version. What is not set stays as it is. Scope: admin, or produce and read.
     """
     ListQueues: _aio.UnaryUnaryMultiCallable[_admin_pb2.ListQueuesRequest, _admin_pb2.ListQueuesResponse]  # type: ignore[assignment]
     """Lists the queues of the tenant, by name. Scope: read."""
@@ -188,9 +188,9 @@ class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _admin_pb2.CreateQueueRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_admin_pb2.CreateQueueResponse, _abc.Awaitable[_admin_pb2.CreateQueueResponse]]:
-        """Makes a queue, or declares more about one. What is not set stays as it is. The same call again
-        changes nothing. ALREADY_EXISTS if the queue exists with another mode, other partitions, or
-        other limits under the same version. Scope: admin, or produce and read.
+        """Makes a queue. The same call again changes nothing. ALREADY_EXISTS if the queue exists with other
+        settings; with `update`, only if it has another mode, other partitions, or other limits under
+        the same version. What is not set stays as it is. Scope: admin, or produce and read.
         """
 
     @_abc_1.abstractmethod
