@@ -51,7 +51,7 @@ def test_scopes_may_be_a_list_and_have_a_prefix_and_unknown_ones_are_left_out() 
 
 WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "expired": ({"exp": int(time.time()) - 60}, "expired"),
-    "not yet valid": ({"nbf": int(time.time()) + 600}, "not valid yet"),
+    "not yet valid": ({"nbf": int(time.time()) + 86_400}, "not valid yet"),
     "without expiry": ({"exp": None}, "exp"),
     "with an expiry that is no time": ({"exp": "soon"}, "not a time"),
     "with an infinite expiry": ({"exp": 1e300}, "not a time"),

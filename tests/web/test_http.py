@@ -16,6 +16,7 @@ import pytest
 
 import jobq
 from jobq import (
+    AccessDenied,
     ConfigError,
     Failure,
     InvalidJob,
@@ -28,8 +29,10 @@ from jobq import (
     Queue,
     QueueClosed,
     QueueFull,
+    QuotaExceeded,
     Reject,
     StoreUnavailable,
+    Unauthenticated,
     WaitTimeout,
     Worker,
     current_job,
@@ -61,10 +64,13 @@ ERRORS: list[tuple[JobqError, int]] = [
     (failed("timeout"), 504),
     (WaitTimeout("secret"), 504),
     (QueueFull("secret"), 503),
+    (QuotaExceeded("secret"), 503),
     (QueueClosed("secret"), 503),
     (LockTimeout("secret"), 503),
     (StoreUnavailable("secret"), 503),
     (ConfigError("secret"), 500),
+    (AccessDenied("secret"), 500),
+    (Unauthenticated("secret"), 500),
     (JobqError("secret"), 500),
 ]
 
