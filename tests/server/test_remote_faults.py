@@ -266,6 +266,38 @@ def test_a_forked_child_opens_its_own_connection(server: ServerProcess) -> None:
     subprocess.run([sys.executable, "-c", program], check=True, timeout=PATIENCE_S)
 
 
+def test_a_forked_child_that_uses_the_parents_handle_is_told_at_once(
+    server: ServerProcess,
+) -> None:
+    program = textwrap.dedent(f"""
+        import asyncio, os, sys
+        from jobq.errors import ConfigError
+        from jobq.stores import open_store
+        async def main():
+            async with open_store({server.url!r}) as store:
+                if not (pid := os.fork()):
+                    try:
+                        asyncio.run(asyncio.wait_for(store.queues(), 3))
+                    except ConfigError:
+                        os._exit(0)
+                    except BaseException:
+                        os._exit(1)
+                return os.waitpid(pid, 0)[1]
+        sys.exit(asyncio.run(main()) != 0)
+    """)
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=PATIENCE_S)
+
+
+def test_a_handle_that_is_used_in_another_event_loop_says_so(server: ServerProcess) -> None:
+    store = open_store(server.url)
+    home = asyncio.new_event_loop()
+    home.run_until_complete(store.migrate())
+    with pytest.raises(ConfigError, match="opened in another event loop"):
+        asyncio.run(asyncio.wait_for(store.queues(), 3))
+    home.run_until_complete(store.aclose())
+    home.close()
+
+
 # ── a server in the test's own process ──
 
 

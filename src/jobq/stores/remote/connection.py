@@ -219,6 +219,7 @@ class Connection:
     ) -> Any:
         """Make a call and return its decoded reply."""
         loop = asyncio.get_running_loop()
+        self._check_home(loop)
         until = loop.time() + (timeout or self._address.timeout)
         while True:
             stream = self._stream or await self._connected(until)
@@ -288,6 +289,7 @@ class Connection:
     async def subscribe(self, subscription: Subscription, *, confirmed: bool) -> None:
         """Send a subscription. With `confirmed`, wait until the server has it."""
         loop = asyncio.get_running_loop()
+        self._check_home(loop)
         until = loop.time() + self._address.timeout
         while True:
             stream = self._stream or await self._connected(until)
@@ -355,6 +357,15 @@ class Connection:
             subscription = self._subscriptions.get(frame.number)
             if subscription is not None:
                 subscription.on_item(frame.value)
+
+    def _check_home(self, loop: asyncio.AbstractEventLoop) -> None:
+        """ConfigError if the replies to a call would arrive elsewhere."""
+        self._check_process()
+        if self._stream is not None and self._stream.loop is not loop:
+            raise ConfigError(
+                "this handle was opened in another event loop, and replies arrive there: open the "
+                "queue in the event loop that uses it"
+            )
 
     def _check_process(self) -> None:
         if os.getpid() != self._pid:

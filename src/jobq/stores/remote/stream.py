@@ -49,7 +49,8 @@ class Stream:
         """When the last message arrived. The receiving thread sets it."""
         self.beat_s: float | None = None
         """After this time without anything to send, a beat is sent. None: not before a Welcome."""
-        self._loop = asyncio.get_running_loop()
+        self.loop = asyncio.get_running_loop()
+        """Where `on_frames` and `on_end` are called."""
         self._on_frames, self._on_end = on_frames, on_end
         self._closed = False
         self._outgoing: queue.SimpleQueue[list[bytes] | None] = queue.SimpleQueue()
@@ -99,7 +100,7 @@ class Stream:
 
     def _at_home(self, call: Callable[..., None], *args: object) -> None:
         try:
-            self._loop.call_soon_threadsafe(call, *args)
+            self.loop.call_soon_threadsafe(call, *args)
         except RuntimeError:
             pass  # the event loop is closed: nobody waits any more
 
