@@ -271,7 +271,10 @@ async def test_a_worker_without_room_does_not_stay_registered(
             await desk.put("a", "b")
             await desk.take()
             await desk.look("a")  # the connection has sent what it had to
-            assert ask(server.url, "select stays from jobq.sleepers") == []
+            wait_until(
+                lambda: ask(server.url, "select stays from jobq.sleepers") == [],
+                "the server to delete the registration",
+            )
 
 
 async def _released(desk: Desk, pass_by: PassBy) -> None:
