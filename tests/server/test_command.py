@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 import threading
 import urllib.error
@@ -20,6 +21,19 @@ from jobq import Queue, Worker
 from jobq.cli.server import main
 from tests.server.process import ServerProcess
 from tests.waiting import PATIENCE_S
+
+
+@pytest.fixture(autouse=True)
+def as_a_new_process(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """No variables of other tests, and no signals that stay ignored when `main` has ended."""
+    for name in list(os.environ):
+        if name.startswith("JQ_"):
+            monkeypatch.delenv(name)
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    before = [signal.getsignal(number) for number in numbers]
+    yield
+    for number, handler in zip(numbers, before, strict=True):
+        signal.signal(number, handler)
 
 
 def get(port: int, path: str) -> tuple[int, str]:

@@ -273,7 +273,7 @@ async def test_cancels_and_timeouts_skip_a_job_that_is_being_completed(
 ) -> None:
     go, held = threading.Event(), threading.Event()
 
-    @queue.task(timeout=0.5)
+    @queue.task(timeout=1.5)
     def slow() -> Any:
         with psycopg.connect(url) as conn:
             current_job().sync.complete_in(conn, "done")
@@ -290,7 +290,7 @@ async def test_cancels_and_timeouts_skip_a_job_that_is_being_completed(
         await asyncio.to_thread(held.wait)
         began = loop.time()
         assert not await job.cancel()
-        for n in range(30):
+        for n in range(50):
             assert await quick.options(call_timeout=5).call(n) == n
             await nothing_happens(0.05, "a settle of the timed-out run would hold up the others")
         assert loop.time() - began < PATIENCE_S
