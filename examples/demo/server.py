@@ -42,7 +42,7 @@ def run() -> bool:
 
 def play(address: str, server: Process, near: Process, far: Process) -> bool:
     """Submit jobs with jq-ctl, kill a worker, and count what has ended."""
-    ctl(address, "queue", "create", "shop", "--max-retries", "5", shown=False)
+    ctl(address, "queue", "create", "shop", "--max-retries", "5", "--update", shown=False)
     lines = "".join(f"[{n}, 640]\n" for n in range(JOBS))
     ctl(address, "job", "submit", "resize", "-q", "shop", "--lines", "-", input=lines)
     ctl(address, "job", "wait", submit_one(address), "--for", "30s", shown=False)

@@ -157,7 +157,10 @@ class Drill:
         import json
 
         state = Path(self.lake, "_jobq", "state.json")
-        return int(json.loads(state.read_text())["totals"]["events"]) if state.exists() else 0
+        try:
+            return int(json.loads(state.read_text())["totals"]["events"])
+        except FileNotFoundError:  # not written yet, or being replaced
+            return 0
 
     def close(self) -> None:
         for process in self._running:
