@@ -24,16 +24,10 @@ from tests.waiting import PATIENCE_S
 
 
 @pytest.fixture(autouse=True)
-def as_a_new_process(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """No variables of other tests, and no signals that stay ignored when `main` has ended."""
+def without_variables_of_other_tests(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in list(os.environ):
         if name.startswith("JQ_"):
             monkeypatch.delenv(name)
-    numbers = (signal.SIGINT, signal.SIGTERM)
-    before = [signal.getsignal(number) for number in numbers]
-    yield
-    for number, handler in zip(numbers, before, strict=True):
-        signal.signal(number, handler)
 
 
 def get(port: int, path: str) -> tuple[int, str]:
@@ -142,8 +136,10 @@ def test_a_dry_run_fails_with_what_is_wrong(tmp_path: Path) -> None:
     ],
 )
 def test_a_wrong_call_is_one_line_without_a_traceback(arguments: list[str], message: str) -> None:
+    before = signal.getsignal(signal.SIGTERM)
     result = CliRunner().invoke(main, arguments)
     assert result.exit_code == 2
+    assert signal.getsignal(signal.SIGTERM) is before, "signals are not ignored after an error"
     assert message in result.output
     assert "Traceback" not in result.output
 

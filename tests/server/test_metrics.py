@@ -149,7 +149,7 @@ async def test_leases_that_callers_make_up_use_no_labels_and_touch_no_other_tena
     text = scene.metrics.text([]).decode()
     assert "made-up" not in text
     assert 'jobq_leases_lost_total{queue="mail"' not in text
-    assert 'jobq_leases_lost_total{queue="(other)",tenant="(other)"} 6.0' in text
+    assert 'jobq_leases_lost_total{queue="{other}",tenant="{other}"} 6.0' in text
 
 
 async def test_calls_are_counted_by_method_and_status(scene: Scene) -> None:
@@ -169,7 +169,7 @@ async def test_queues_beyond_the_limit_are_counted_together(
     text = scene.metrics.text(await scene.metrics.gauges()).decode()
     submitted = [line for line in text.splitlines() if line.startswith("jobq_jobs_submitted_total")]
     assert len(submitted) == 3
-    assert 'jobq_jobs_submitted_total{queue="(other)",tenant="(other)"} 3.0' in submitted
+    assert 'jobq_jobs_submitted_total{queue="{other}",tenant="{other}"} 3.0' in submitted
     assert text.count('state="waiting"') == 2
     assert "jobq_queues 5.0" in text
 

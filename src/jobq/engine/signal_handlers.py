@@ -18,7 +18,8 @@ def signals_caught(
 
     Does nothing outside the main thread, where signals cannot be caught. With `last`, the process
     is about to exit, so signals that arrive after the context are ignored: the default action would
-    turn an orderly exit into a death by signal.
+    turn an orderly exit into a death by signal. A context that ends with an error restores the
+    handlers in any case.
     """
     loop = asyncio.get_running_loop()
     numbers: list[signal.Signals] = []
@@ -28,10 +29,12 @@ def signals_caught(
             numbers.append(number)
         except (NotImplementedError, RuntimeError, ValueError):
             break
+    orderly = False
     try:
         yield
+        orderly = True
     finally:
-        if last and numbers:
+        if last and orderly and numbers:
             _ignore(loop, numbers)
         else:
             for number in numbers:

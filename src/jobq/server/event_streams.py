@@ -1,4 +1,4 @@
-"""Events of several queues as one stream: what is kept first, then what happens.
+"""One stream of the events of several queues: first the stored ones, then new ones at once.
 
 The stream listens to the logs of its queues and reads a log after a signal. Signals can be lost, so
 it also reads all logs every few seconds.

@@ -45,8 +45,8 @@ from jobq.stores.base import Store
 MAX_QUEUES = 1_000
 """Queues that have labels of their own. Names come from callers, and each costs some 60 series. The
 jobs of further queues are counted together under `OTHER`."""
-OTHER = "(other)"
-"""The tenant and the queue of what is counted together. No real name contains a parenthesis."""
+OTHER = "{other}"
+"""The label of all further queues. Names of tenants and queues cannot contain braces."""
 MAX_LEASES = 100_000
 """Running jobs whose start is remembered, to observe their run. Further ones are not observed."""
 

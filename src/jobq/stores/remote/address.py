@@ -18,6 +18,7 @@ from jobq.core.checks import did_you_mean
 from jobq.core.redact import redacted_url as shown
 from jobq.core.redact import split_credentials
 from jobq.errors import ConfigError
+from jobq.stores.base.url_options import port_of, seconds_of
 
 PORT = 50051
 _PLAIN = ("timeout",)
@@ -65,7 +66,7 @@ def parse(url: str) -> Address:
         ca=options.get("ca"),
         cert=options.get("cert"),
         key=options.get("key"),
-        timeout=_seconds(url, options.get("timeout", str(_TIMEOUT_S))),
+        timeout=seconds_of(url, "timeout", options.get("timeout", str(_TIMEOUT_S))),
     )
 
 
@@ -95,18 +96,4 @@ def _target(url: str, host: str) -> str:
         name, port = f"{name}]", port.lstrip(":")
     elif ":" in host:
         name, port = host.rsplit(":", 1)
-    if port and not (port.isascii() and port.isdigit() and 0 < int(port) < 65536):
-        raise ConfigError(f"{shown(url)!r} has {port!r} for its port: use a number from 1 to 65535")
-    return f"dns:///{name or 'localhost'}:{port or PORT}"
-
-
-def _seconds(url: str, text: str) -> float:
-    try:
-        value = float(text)
-        if not 0 < value < 3600:
-            raise ValueError(text)
-    except ValueError:
-        raise ConfigError(
-            f"{shown(url)!r} has {text!r} for timeout: use a number of seconds, up to an hour"
-        ) from None
-    return value
+    return f"dns:///{name or 'localhost'}:{port_of(url, port) if port else PORT}"

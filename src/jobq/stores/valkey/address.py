@@ -19,6 +19,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 from jobq.core.redact import redacted_url as shown
 from jobq.core.redact import split_credentials
 from jobq.errors import ConfigError
+from jobq.stores.base.url_options import port_of, seconds_of
 from jobq.stores.valkey.keys import SPACE
 
 Kind = Literal["single", "sentinel", "cluster"]
@@ -96,8 +97,8 @@ def parse(url: str) -> Address:
         raise ConfigError(f"{shown(url)!r} names database {db}: a Cluster has only database 0")
     default = 26379 if kind == "sentinel" else 6379
     wait = _number(url, "wait", options.get("wait", "0"))
-    wait_timeout = _seconds(url, "wait_timeout", options.get("wait_timeout", "1"))
-    timeout = _seconds(url, "timeout", options.get("timeout", "5"))
+    wait_timeout = seconds_of(url, "wait_timeout", options.get("wait_timeout", "1"))
+    timeout = seconds_of(url, "timeout", options.get("timeout", "5"))
     if wait and wait_timeout >= timeout:
         raise ConfigError(
             f"{shown(url)!r} waits {wait_timeout:g} s for replicas, but closes the connection "
@@ -137,10 +138,7 @@ def _node(url: str, host: str, default: int) -> Node:
         port = port.lstrip(":")
     elif ":" in host:
         name, port = host.rsplit(":", 1)
-    number = _number(url, "port", port) if port else default
-    # The system would cut a larger number to 16 bits and connect to another port.
-    if not 0 < number < 65536:
-        raise ConfigError(f"{shown(url)!r} has {port!r} for its port: use a number from 1 to 65535")
+    number = port_of(url, port) if port else default
     return name or "localhost", number
 
 
@@ -148,15 +146,3 @@ def _number(url: str, what: str, text: str) -> int:
     if not (text.isascii() and text.isdigit()):
         raise ConfigError(f"{shown(url)!r} has {text!r} for its {what}: use a whole number")
     return int(text)
-
-
-def _seconds(url: str, what: str, text: str) -> float:
-    try:
-        value = float(text)
-        if not 0 < value < 3600:
-            raise ValueError(text)
-    except ValueError:
-        raise ConfigError(
-            f"{shown(url)!r} has {text!r} for {what}: use a number of seconds, up to an hour"
-        ) from None
-    return value
