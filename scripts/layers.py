@@ -1,12 +1,13 @@
 """Check which module imports which. Prints one line per broken rule and exits with 1.
 
-    cli → server → jobq (the public names) → api → engine, client → stores.base → core
+    cli → server → web → jobq (the public names) → api → engine, client → stores.base → core
 
 - A store imports no other store; `stores` opens them by name, so a driver is loaded when it is
   needed. The stores on SQL databases share `stores.relational`, which imports no driver.
 - A driver is imported only in the package it belongs to, so that `import jobq` needs none.
 - core is pure: no I/O, no asyncio, no clock.
-- Nothing imports pipeline, server or cli (cli may import server).
+- Nothing imports pipeline, server or cli (cli may import server; web may import its rules of
+  access).
 - Nothing imports the telemetry modules (cli and server may import prometheus).
 - No module imports itself through others: modules can be read, tested and imported one by one.
 
@@ -68,8 +69,11 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "pipeline": frozenset({"public", "api", "client", "core", "errors", "console"}),
     # A worker for tests of a server, in a few calls of WorkerService.
     "testing.fake_worker": PUBLIC | {"rpc"},
-    "server": PUBLIC | {"rpc", "relay", "console", "prometheus"},
-    "cli": PUBLIC | {"rpc", "relay", "server", "console", "supervisor", "prometheus"},
+    # The dashboard uses the server's rules for who may do what (server/guard.py), and jq-server
+    # serves the dashboard.
+    "web": PUBLIC | {"server", "console"},
+    "server": PUBLIC | {"rpc", "relay", "console", "prometheus", "web"},
+    "cli": PUBLIC | {"rpc", "relay", "server", "web", "console", "supervisor", "prometheus"},
 }
 
 # Third-party (or costly) module → where it may be imported, and what it is.
@@ -109,6 +113,9 @@ DRIVERS: dict[str, tuple[frozenset[str], str]] = {
     ),
     "rich": (frozenset({"cli", "server", "relay", "pipeline"}), "a command-line library"),
     "yaml": (frozenset({"cli", "server", "relay", "pipeline"}), "a command-line library"),
+    "starlette": (frozenset({"web"}), "the dashboard's web framework"),
+    "jinja2": (frozenset({"web"}), "the dashboard's templates"),
+    "uvicorn": (frozenset({"web"}), "the dashboard's web server"),
     "uvloop": (frozenset({"cli", "server"}), "an event loop, the process's choice"),
 }
 
