@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import math
 import unicodedata
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
 from rich.text import Text
 
+from jobq.core import durations
 from jobq.core.durations import parse_duration as parse_duration
 from jobq.core.states import State
 
@@ -39,22 +39,7 @@ def clean_lines(value: str) -> str:
 
 def duration(ms: float | None) -> str:
     """A rounded duration in at most two units: `340ms`, `12s`, `4m05s`, `3h12m`, `5d`."""
-    if ms is None:
-        return "-"
-    if ms < 1000:
-        return f"{ms:.0f}ms"
-    seconds = ms / 1000
-    if seconds < 60:
-        return f"{seconds:.1f}s" if seconds < 10 else f"{seconds:.0f}s"
-    for unit, size, small, part, limit in (
-        ("m", 60, "s", 1, 3600),
-        ("h", 3600, "m", 60, 86400),
-        ("d", 86400, "h", 3600, math.inf),
-    ):
-        if seconds < limit:
-            rest = int(seconds % size // part)
-            return f"{int(seconds // size)}{unit}" + (f"{rest:02d}{small}" if rest else "")
-    raise AssertionError("unreachable: every duration is below infinity")
+    return "-" if ms is None else durations.shown(ms)
 
 
 def relative(at_ms: int | None, now_ms: int) -> str:
