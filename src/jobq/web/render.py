@@ -24,6 +24,7 @@ from starlette.responses import HTMLResponse
 
 from jobq.web.data.actions import ACTIONS
 from jobq.web.data.view import View
+from jobq.web.filters import FILTERS
 from jobq.web.pages import PAGES
 
 _PATHS = {page.name: page.path for page in PAGES} | {
@@ -39,7 +40,7 @@ templates = Environment(
     trim_blocks=True,
     lstrip_blocks=True,
 )
-"""All templates. Filters are added by `jobq.web.filters`."""
+templates.filters.update(FILTERS)
 
 
 def view_of(request: Request) -> View:

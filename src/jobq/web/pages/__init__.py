@@ -27,6 +27,7 @@ PAGES: tuple[Page, ...] = (
     Page("queue", "/queue", "stats"),  # tenant, queue
     Page("jobs", "/jobs", "find"),  # tenant, queue, and the fields of data.jobs.JobQuery; cursor
     Page("job", "/job", "find"),  # tenant, queue, id
+    Page("search", "/search", "find"),  # q: an id of a job, or part of a queue's name; tenant
     Page("dead", "/dead", "find"),  # tenant, queue, name
     Page("schedules", "/schedules", "list_schedules"),  # tenant, queue
     Page("flows", "/flows", "find"),  # tenant, queue

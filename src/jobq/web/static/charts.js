@@ -1,0 +1,177 @@
+// Charts of what happened per minute, drawn by uPlot.
+//
+// <data id="figures" value='{"at": [seconds, …], "series": {"completed": […], …}}'>
+// <div data-chart="figures"> becomes a chart. When a refresh of the page renews the figures, the
+// chart shows them and keeps its place, size and cursor.
+"use strict";
+
+import { duration } from "./times.js";
+
+const LABELS = {
+  accepted: "accepted",
+  completed: "completed",
+  retried: "retried",
+  failed: "failed",
+  wait: "wait",
+  run: "run",
+};
+// The variables of site.css whose colours the series have.
+const COLORS = {
+  accepted: "--delayed",
+  completed: "--completed",
+  retried: "--active",
+  failed: "--failed",
+  wait: "--waiting",
+  run: "--blocked",
+};
+const FILLED = new Set(["completed", "wait"]);
+const charts = new Map(); // by element
+
+/** The colour of a variable as the canvas needs it: resolved for the theme in force. */
+function color(variable) {
+  const probe = document.createElement("i");
+  probe.style.color = `var(${variable})`;
+  document.body.append(probe);
+  const found = getComputedStyle(probe).color;
+  probe.remove();
+  return found;
+}
+
+function faint(of) {
+  return of.replace(/^rgb\((.*)\)$/, "rgb($1 / 12%)").replaceAll(",", " ");
+}
+
+const counted = new Intl.NumberFormat("en-US", { maximumFractionDigits: 1 });
+const short = new Intl.NumberFormat("en-US", { notation: "compact", maximumFractionDigits: 1 });
+const clock = new Intl.DateTimeFormat(undefined, { hour: "2-digit", minute: "2-digit" });
+
+function options(box, data) {
+  const names = Object.keys(data.series);
+  const inMs = box.dataset.chartUnit === "ms";
+  const soft = color("--soft");
+  const line = color("--line");
+  const font = `11px ${getComputedStyle(document.body).fontFamily}`;
+  const axis = { stroke: soft, font, ticks: { show: false } };
+  return {
+    width: box.clientWidth,
+    height: box.clientHeight,
+    legend: { show: false },
+    cursor: { y: false, drag: { x: false, y: false }, points: { size: 6 } },
+    padding: [8, 6, 0, 0],
+    scales: { x: { time: true }, y: { range: (_, low, high) => [0, Math.max(high, 1) * 1.08] } },
+    axes: [
+      {
+        ...axis,
+        grid: { show: false },
+        space: 70,
+        values: (_, at) => at.map((s) => clock.format(s * 1000)),
+      },
+      {
+        ...axis,
+        size: inMs ? 58 : 44,
+        space: 34,
+        grid: { stroke: line, width: 1 },
+        incrs: inMs ? undefined : [1, 2, 5, 10, 20, 50, 1e2, 2e2, 5e2, 1e3, 2e3, 5e3, 1e4, 2e4,
+          5e4, 1e5, 2e5, 5e5, 1e6, 2e6, 5e6],
+        values: (_, values) => values.map((v) => (inMs ? duration(v) : short.format(v))),
+      },
+    ],
+    series: [
+      {},
+      ...names.map((name) => {
+        const stroke = color(COLORS[name] ?? "--accent");
+        return {
+          label: LABELS[name] ?? name,
+          stroke,
+          width: 1.5,
+          fill: FILLED.has(name) ? faint(stroke) : undefined,
+          points: { show: false },
+          spanGaps: false,
+        };
+      }),
+    ],
+    hooks: { setCursor: [(plot) => tell(box, plot)] },
+  };
+}
+
+function rows(data) {
+  return [data.at, ...Object.values(data.series)];
+}
+
+/** Write the figures at the cursor, or the newest ones, into the legend. */
+function tell(box, plot) {
+  const legend = document.getElementById(box.dataset.chartLegend ?? "");
+  if (!legend) return;
+  const inMs = box.dataset.chartUnit === "ms";
+  const at = plot.cursor.idx ?? plot.data[0].length - 1;
+  const when = legend.querySelector("[data-at]");
+  if (when && plot.data[0][at]) when.textContent = clock.format(plot.data[0][at] * 1000);
+  plot.series.slice(1).forEach((series, place) => {
+    const value = plot.data[place + 1][at];
+    const shown = legend.querySelector(`[data-series="${CSS.escape(series.label)}"]`);
+    if (!shown) return;
+    if (value === null || value === undefined) shown.textContent = "–";
+    else shown.textContent = inMs ? duration(value) : counted.format(value);
+  });
+}
+
+function draw(box) {
+  charts.get(box)?.plot.destroy();
+  box.replaceChildren();
+  const text = figures(box);
+  const data = JSON.parse(text);
+  const plot = new window.uPlot(options(box, data), rows(data), box);
+  charts.set(box, { plot, text, data });
+  tell(box, plot);
+}
+
+function figures(box) {
+  return document.getElementById(box.dataset.chart).getAttribute("value");
+}
+
+function renew(box) {
+  const found = charts.get(box);
+  const text = figures(box);
+  if (text === found.text) return;
+  found.text = text;
+  found.data = JSON.parse(text);
+  found.plot.setData(rows(found.data));
+  tell(box, found.plot);
+}
+
+/** Draw the charts that are not drawn yet, renew the others, and forget those that are gone. */
+function begin() {
+  for (const box of charts.keys()) {
+    if (box.isConnected) continue;
+    charts.get(box).plot.destroy();
+    charts.delete(box);
+    resized.unobserve(box);
+  }
+  for (const box of document.querySelectorAll("[data-chart]")) {
+    if (charts.has(box)) {
+      renew(box);
+    } else {
+      draw(box);
+      resized.observe(box);
+    }
+  }
+}
+
+const resized = new ResizeObserver((entries) => {
+  for (const { target } of entries) {
+    const plot = charts.get(target)?.plot;
+    if (!plot || (plot.width === target.clientWidth && plot.height === target.clientHeight)) continue;
+    plot.setSize({ width: target.clientWidth, height: target.clientHeight });
+  }
+});
+
+function redraw() {
+  for (const box of [...charts.keys()]) draw(box);
+}
+
+if (window.uPlot) {
+  begin();
+  document.body.addEventListener("htmx:afterSettle", begin);
+  document.addEventListener("theme", redraw);
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
+}
