@@ -26,6 +26,7 @@ class Listed(NamedTuple):
 
     records: list[JobRecord]
     cursor: str
+    looked_at: int = 0
 
 
 def wanted(
@@ -75,4 +76,5 @@ async def listed(
         if len(found) >= limit or looked >= _LOOKS:
             break
     more = number < len(states)
-    return Listed(found, pack_place(Place(criteria.digest, number, at)) if more else "")
+    cursor = pack_place(Place(criteria.digest, number, at)) if more else ""
+    return Listed(found, cursor, looked)

@@ -4,10 +4,32 @@ from __future__ import annotations
 
 from typing import Literal
 
-from jobq.web.data.jobs import JobRow
-from jobq.web.data.queues import LogEntry
-from jobq.web.data.shown import Problem, Shown
+from jobq.core.commands import APPLIES
+from jobq.core.locks import never_started
+from jobq.core.records import JobKey, JobRecord, QueueName
+from jobq.core.steps import readable
+from jobq.errors import AccessDenied, InvalidJob, JobNotFound
+from jobq.web.data.jobs import JobRow, job_row
+from jobq.web.data.log import LogEntry, events_of
+from jobq.web.data.shown import (
+    MAX_DOWNLOAD,
+    Problem,
+    Shown,
+    percent,
+    problem,
+    shown,
+    shown_call,
+    shown_or_none,
+)
 from jobq.web.data.view import Shape, View
+
+MAX_LINES = 200
+_LINE = 2_000
+"""Characters of one log line on a page."""
+_REFS = 100
+_STEPS = 100
+_STEP_TEXT = 1_000
+"""Characters of the result of one step."""
 
 Part = Literal["arguments", "result", "progress", "saved"]
 """A value of a job that can be downloaded whole."""
@@ -56,7 +78,10 @@ class JobShown(Shape):
     stalls: int
     reason: str | None
     """Why the job was cancelled."""
+    hidden: bool
+    """Whether the dashboard hides payloads, so that values and log lines are left out."""
     meta: dict[str, str]
+    """Hidden with the payloads."""
     options: dict[str, str]
     """Options of the call that are not the default, in words."""
     parents: tuple[Ref, ...]
@@ -86,11 +111,126 @@ class JobLive(Shape):
     ended: bool
 
 
+# ── reading ───────────────────────────────────────────────────────────────────────────────────────
+
+
 async def job(view: View, tenant: str, queue: str, id: str) -> JobShown:
     """The page of one job. JobNotFound if there is no such job."""
-    raise NotImplementedError
+    record = await record_of(view, tenant, queue, id)
+    lines = [] if view.hide_payloads else await view.store.logs(JobKey(record.queue, record.id))
+    return JobShown(
+        row=job_row(view, record),
+        now_ms=view.now_ms(),
+        arguments=shown_call(view, record.payload, record.codec, record.name),
+        result=shown_or_none(view, record.result, record.codec),
+        progress=shown_or_none(view, record.progress, record.codec),
+        percent=percent(record.progress, record.codec),
+        saved=shown_or_none(view, record.saved, record.codec),
+        problem=problem(view, record.failure),
+        attempts=tuple(
+            each for each in (problem(view, error) for error in reversed(record.errors)) if each
+        ),
+        steps=_steps(view, record),
+        lines=shown_lines(lines[-MAX_LINES:]),
+        lines_before=max(0, len(lines) - MAX_LINES),
+        timeline=tuple(await events_of(view, record)),
+        stalls=record.stalls,
+        reason=record.reason,
+        hidden=view.hide_payloads,
+        meta={} if view.hide_payloads else record.meta or {},
+        options=_options(record),
+        parents=_refs(record.parents),
+        children=_refs(record.children),
+        more_parents=max(0, len(record.parents) - _REFS),
+        more_children=max(0, len(record.children) - _REFS),
+        applies=applies(record),
+    )
+
+
+async def record_of(view: View, tenant: str, queue: str, id: str) -> JobRecord:
+    """A job's record. JobNotFound if there is no such job."""
+    (record,) = await view.store.get([JobKey(QueueName(tenant, queue), id)])
+    if record is None:
+        raise JobNotFound(
+            f"there is no job {id!r} in queue {queue!r}: the id is wrong, or retention has removed "
+            "the job"
+        )
+    return record
+
+
+def applies(record: JobRecord) -> tuple[str, ...]:
+    """The commands that apply to a job in its state."""
+    return tuple(
+        name
+        for name, rule in APPLIES.items()
+        if record.state in rule.states and (not rule.unstarted or never_started(record.attempt))
+    )
+
+
+def shown_lines(lines: list[str]) -> tuple[str, ...]:
+    """Log lines, each cut."""
+    return tuple(line if len(line) <= _LINE else f"{line[:_LINE]}…" for line in lines)
+
+
+def _steps(view: View, record: JobRecord) -> tuple[StepShown, ...]:
+    return tuple(
+        StepShown(
+            name=name,
+            result=shown(view, step.result or b"", record.codec, limit=_STEP_TEXT),
+            attempt=step.attempt,
+            at_ms=step.at_ms,
+        )
+        for name, step in readable(record.steps)[:_STEPS]
+    )
+
+
+def _refs(keys: tuple[JobKey, ...]) -> tuple[Ref, ...]:
+    return tuple(
+        Ref(tenant=key.queue.tenant, queue=key.queue.queue, id=key.id) for key in keys[:_REFS]
+    )
+
+
+def _options(record: JobRecord) -> dict[str, str]:
+    given = record.options
+    found: dict[str, object] = {
+        "cost": given.cost if given.cost != 1 else None,
+        "ttl": _seconds(given.ttl_ms),
+        "result_ttl": _seconds(given.result_ttl_ms),
+        "timeout": _seconds(given.timeout_ms),
+        "max_stalls": given.max_stalls,
+        "max_retries": None if given.retry is None else given.retry.max_retries,
+        "unique": None if given.unique is None else f"{given.unique.mode} {given.unique.lock}",
+        "lifo": "yes" if given.lifo else None,
+        "on_child_failure": given.on_child_failure if given.on_child_failure != "fail" else None,
+    }
+    return {name: str(value) for name, value in found.items() if value is not None}
+
+
+def _seconds(ms: int | None) -> str | None:
+    return None if ms is None else f"{ms / 1000:g} s"
 
 
 async def download(view: View, tenant: str, queue: str, id: str, part: Part) -> bytes:
-    """A whole value as it is stored. InvalidJob if it is hidden or too large to download."""
-    raise NotImplementedError
+    """A whole value as it is stored.
+
+    AccessDenied if payloads are hidden. JobNotFound if there is no such value. InvalidJob if it is
+    too large.
+    """
+    if view.hide_payloads:
+        raise AccessDenied("this dashboard hides payloads")
+    record = await record_of(view, tenant, queue, id)
+    values = {
+        "arguments": record.payload,
+        "result": record.result,
+        "progress": record.progress,
+        "saved": record.saved,
+    }
+    value = values.get(part)
+    if value is None:
+        raise JobNotFound(f"job {id!r} has no {part}")
+    if len(value) > MAX_DOWNLOAD:
+        raise InvalidJob(
+            f"the {part} of job {id!r} has {len(value):,} bytes, and {MAX_DOWNLOAD:,} can be "
+            "downloaded here: use jq-ctl job status -o json"
+        )
+    return value

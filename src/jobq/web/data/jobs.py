@@ -2,10 +2,23 @@
 
 from __future__ import annotations
 
+from jobq.core.checks import check_id
 from jobq.core.criteria import Criteria
-from jobq.core.records import JobRecord
-from jobq.web.data.shown import Problem, Shown
+from jobq.core.records import JobKey, JobRecord, QueueName
+from jobq.core.states import State
+from jobq.server.listing import listed, wanted
+from jobq.web.data.queues import all_counts
+from jobq.web.data.shown import Problem, Shown, problem, shown_call
 from jobq.web.data.view import Shape, View
+
+MAX_PAGE = 200
+"""Jobs of one page."""
+_ARGUMENTS = 200
+"""Characters of the arguments in a row."""
+_PREVIEW = 2_000
+"""Jobs that a preview compares with the filter: a fraction of a second."""
+_SAMPLES = 5
+_TIMES = ("created_after", "created_before", "ended_after", "ended_before")
 
 
 class JobQuery(Shape):
@@ -80,23 +93,90 @@ class BulkPreview(Shape):
     samples: tuple[JobRow, ...]
 
 
+# ── reading ───────────────────────────────────────────────────────────────────────────────────────
+
+
 async def jobs(
     view: View, query: JobQuery, *, cursor: str | None = None, limit: int = 50
 ) -> JobList:
     """The next page of jobs that match. InvalidJob names a filter that is wrong."""
-    raise NotImplementedError
+    queue = QueueName(query.tenant, query.queue)
+    counts = all_counts(await view.store.count(queue))
+    if query.id:
+        (record,) = await view.store.get([JobKey(queue, check_id(query.id))])
+        rows = () if record is None else (job_row(view, record),)
+        return JobList(jobs=rows, cursor=None, looked_at=len(rows), counts=counts)
+    page = await listed(
+        view.store,
+        queue,
+        criteria_of(query),
+        limit=max(1, min(limit, MAX_PAGE)),
+        cursor=cursor or "",
+        oldest_first=query.oldest_first,
+    )
+    return JobList(
+        jobs=tuple(job_row(view, record) for record in page.records),
+        cursor=page.cursor or None,
+        looked_at=page.looked_at,
+        counts=counts,
+    )
 
 
 async def preview(view: View, query: JobQuery) -> BulkPreview:
-    """How many jobs match. By state alone the number is exact; otherwise it looks at 10,000."""
-    raise NotImplementedError
+    """How many jobs match. By state alone the number is exact; otherwise it looks at 2,000."""
+    criteria = criteria_of(query)
+    queue = QueueName(query.tenant, query.queue)
+    if criteria.by_state_only:
+        counts = await view.store.count(queue)
+        page = await listed(view.store, queue, criteria, limit=_SAMPLES, cursor="")
+        states = criteria.states or tuple(State)
+        matched, complete = sum(counts.get(state, 0) for state in states), True
+        looked_at = page.looked_at
+    else:
+        page = await listed(view.store, queue, criteria, limit=_PREVIEW, cursor="")
+        matched, complete, looked_at = len(page.records), not page.cursor, page.looked_at
+    return BulkPreview(
+        matched=matched,
+        looked_at=looked_at,
+        complete=complete,
+        samples=tuple(job_row(view, record) for record in page.records[:_SAMPLES]),
+    )
 
 
 def criteria_of(query: JobQuery) -> Criteria:
     """The criteria of a query. InvalidJob names a filter that is wrong."""
-    raise NotImplementedError
+    times = {name: getattr(query, f"{name}_ms") for name in _TIMES}
+    return wanted(
+        [state for state in (query.state or "").replace(" ", "").split(",") if state],
+        {name: ms for name, ms in times.items() if ms is not None},
+        name=query.name or "",
+        error=query.error or "",
+        key=query.key or None,
+    )
 
 
 def job_row(view: View, record: JobRecord) -> JobRow:
     """A record as a row."""
-    raise NotImplementedError
+    return JobRow(
+        tenant=record.queue.tenant,
+        queue=record.queue.queue,
+        id=record.id,
+        name=record.name,
+        state=record.state.value,
+        key=record.key,
+        priority=record.priority,
+        attempt=record.attempt,
+        failures=record.failures,
+        created_ms=record.created_ms,
+        due_ms=record.due_ms,
+        started_ms=record.started_ms,
+        finished_ms=record.finished_ms,
+        worker=record.worker,
+        problem=problem(view, record.failure, traceback=False),
+        arguments=shown_call(view, record.payload, record.codec, record.name, limit=_ARGUMENTS),
+        cancel_asked=record.cancel_asked,
+        life=record.life,
+        schedule=record.schedule,
+        origin=record.origin,
+        flow=bool(record.parents or record.children),
+    )

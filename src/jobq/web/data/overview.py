@@ -2,9 +2,19 @@
 
 from __future__ import annotations
 
-from jobq.web.data.jobs import JobRow
-from jobq.web.data.queues import QueueRow
+from collections.abc import Sequence
+
+from jobq.core.records import Filter, QueueName
+from jobq.core.states import State
+from jobq.web.data.jobs import JobRow, job_row
+from jobq.web.data.queues import QueueRow, queues
 from jobq.web.data.view import Shape, View
+from jobq.web.data.workers import records_of
+
+_FAILURES = 10
+_FAILING = 3
+"""Queues whose newest failures are shown."""
+_TENANTS = 200
 
 
 class Overview(Shape):
@@ -37,4 +47,45 @@ class Overview(Shape):
 
 async def overview(view: View, *, tenant: str | None = None, after: str | None = None) -> Overview:
     """The first page, of one tenant or of all that the caller may see."""
-    raise NotImplementedError
+    listed = await queues(view, tenant=tenant, after=after)
+    rows = listed.queues
+    workers = await records_of(view, tenant=tenant) if view.may("workers") else []
+    tenants = () if view.tenant is not None else await _tenants(view)
+    return Overview(
+        store=view.store.url.partition(":")[0],
+        now_ms=view.now_ms(),
+        queues=rows,
+        after=listed.after,
+        total_queues=listed.total,
+        counts={state.value: sum(row.counts[state.value] for row in rows) for state in State},
+        completed_per_minute=_summed([row.completed_per_minute for row in rows]),
+        failed_per_minute=_summed([row.failed_per_minute for row in rows]),
+        workers=len(workers),
+        active=sum(each.active for each in workers),
+        concurrency=sum(each.concurrency for each in workers),
+        draining=sum(each.draining for each in workers),
+        failures=await _failures(view, rows),
+        tenants=tenants if len(tenants) > 1 else (),
+    )
+
+
+def _summed(series: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
+    return tuple(sum(minute) for minute in zip(*series, strict=True))
+
+
+async def _tenants(view: View) -> tuple[str, ...]:
+    names = sorted({each.queue.tenant for each in await view.store.queues()})
+    return tuple(names[:_TENANTS])
+
+
+async def _failures(view: View, rows: Sequence[QueueRow]) -> tuple[JobRow, ...]:
+    failing = sorted(
+        (row for row in rows if row.counts["failed"]), key=lambda row: -row.counts["failed"]
+    )
+    found: list[JobRow] = []
+    for row in failing[:_FAILING]:
+        filter = Filter(queue=QueueName(row.tenant, row.queue), state=State.FAILED)
+        page = await view.store.find(filter, limit=_FAILURES)
+        found += [job_row(view, record) for record in page.records]
+    found.sort(key=lambda row: -(row.finished_ms or 0))
+    return tuple(found[:_FAILURES])

@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
-from jobq.web.data.shown import Shown
-from jobq.web.data.view import Shape, View
+from jobq.core import cron
+from jobq.core.queues import ScheduleRecord, ScheduleSpec
+from jobq.web.data.shown import Shown, shown_call
+from jobq.web.data.view import Shape, View, queue_records
+
+_MAX = 500
+_UPCOMING = 5
+_UNITS = ((86_400_000, "d"), (3_600_000, "h"), (60_000, "min"), (1_000, "s"))
 
 
 class ScheduleRow(Shape):
@@ -41,4 +47,61 @@ async def schedules(
     view: View, *, tenant: str | None = None, queue: str | None = None
 ) -> ScheduleList:
     """Schedules of a queue, of a tenant, or of all queues that the caller may see."""
-    raise NotImplementedError
+    found: list[ScheduleRecord] = []
+    if tenant is None and queue is None:
+        found = await view.store.list_schedules(limit=_MAX + 1)
+    else:
+        for record in await queue_records(view, tenant, queue):
+            if len(found) > _MAX:
+                break
+            found += await view.store.list_schedules(record.queue, limit=_MAX + 1 - len(found))
+    found.sort(key=lambda each: (*each.spec.queue, each.spec.id))
+    return ScheduleList(
+        schedules=tuple(_row(view, record) for record in found[:_MAX]), complete=len(found) <= _MAX
+    )
+
+
+def _row(view: View, record: ScheduleRecord) -> ScheduleRow:
+    spec = record.spec
+    return ScheduleRow(
+        tenant=spec.queue.tenant,
+        queue=spec.queue.queue,
+        id=spec.id,
+        name=spec.template.name,
+        when=words(spec),
+        next_ms=record.next_ms,
+        upcoming_ms=_upcoming(record),
+        last_ms=record.last_ms,
+        fired=record.fired,
+        limit=spec.limit,
+        paused=record.paused,
+        catch_up=spec.catch_up,
+        end_ms=spec.end_ms,
+        arguments=shown_call(
+            view, spec.template.payload, spec.template.codec, spec.template.name, limit=200
+        ),
+        created_ms=record.created_ms,
+    )
+
+
+def _upcoming(record: ScheduleRecord) -> tuple[int, ...]:
+    times: list[int] = []
+    at = record.next_ms
+    while at is not None and len(times) < _UPCOMING:
+        times.append(at)
+        if record.spec.after_complete:
+            break
+        at = cron.next_after(record.spec, at, anchor_ms=at)
+    left = None if record.spec.limit is None else max(0, record.spec.limit - record.fired)
+    return tuple(times[:left])
+
+
+def words(spec: ScheduleSpec) -> str:
+    """When a schedule makes jobs, e.g. `0 9 * * 1-5 (Europe/Berlin)` or `every 5 min`."""
+    if spec.every_ms is None:
+        return f"{spec.cron} ({spec.tz})"
+    after = " after its job ends" if spec.after_complete else ""
+    for ms, unit in _UNITS:
+        if spec.every_ms >= ms and spec.every_ms % ms == 0:
+            return f"every {spec.every_ms // ms} {unit}{after}"
+    return f"every {spec.every_ms / 1000:g} s{after}"

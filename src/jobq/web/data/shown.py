@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
-from jobq.web.data.view import Shape
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from jobq.core.codec import get_codec
+from jobq.core.records import Failure
+from jobq.web.data.view import Shape, View
 
 MAX_SHOWN = 4_096
 """Characters of one value on a page. A reader of a page looks at a few dozen lines."""
@@ -43,3 +50,98 @@ class Problem(Shape):
     worker: str | None
     exhausted: bool
     hidden: bool = False
+
+
+def shown(view: View, data: bytes, codec: str, *, limit: int = MAX_SHOWN) -> Shown:
+    """A stored value, e.g. a result."""
+    return _shown(view, data, codec, limit, lambda: get_codec(codec).decode(data))
+
+
+def shown_or_none(view: View, data: bytes | None, codec: str) -> Shown | None:
+    """The same for a value that may be missing."""
+    return None if data is None else shown(view, data, codec)
+
+
+def shown_call(view: View, data: bytes, codec: str, task: str, *, limit: int = MAX_SHOWN) -> Shown:
+    """The arguments of a job: a list, an object, or both as `{"args": …, "kwargs": …}`."""
+
+    def decoded() -> Any:
+        args, kwargs = get_codec(codec).for_task(task).decode_call(data)
+        if args and kwargs:
+            return {"args": args, "kwargs": kwargs}
+        return kwargs or list(args)
+
+    return _shown(view, data, codec, limit, decoded)
+
+
+def _shown(view: View, data: bytes, codec: str, limit: int, decoded: Callable[[], Any]) -> Shown:
+    if view.hide_payloads:
+        return Shown(text="", size=len(data), hidden=True, codec=codec)
+    text = data[: 4 * limit].decode("utf-8", "replace")
+    if len(data) <= MAX_DECODED:
+        try:
+            text = as_json(decoded())
+        except Exception:  # a codec that is unknown here, or one of the user's that raises
+            text = _undecoded(data, codec, text)
+    return Shown(
+        text=text[:limit],
+        size=len(data),
+        cut=len(text) > limit or len(data) > MAX_DECODED,
+        codec=codec,
+    )
+
+
+def _undecoded(data: bytes, codec: str, text: str) -> str:
+    if codec == "json" or text.isprintable():
+        return text
+    return f"({len(data):,} bytes that only the codec {codec} can read)"
+
+
+def as_json(value: Any) -> str:
+    """A value as JSON with indentation. What JSON does not know is shown as text."""
+    return msgspec.json.format(msgspec.json.encode(value, enc_hook=str), indent=2).decode()
+
+
+def problem(view: View, failure: Failure | None, *, traceback: bool = True) -> Problem | None:
+    """Why something failed. A message may contain arguments, so it is hidden with the payloads."""
+    if failure is None:
+        return None
+    hidden = view.hide_payloads
+    return Problem(
+        reason=failure.reason,
+        type=failure.type,
+        message="" if hidden else failure.message,
+        traceback=None if hidden or not traceback else failure.traceback,
+        attempt=failure.attempt,
+        at_ms=failure.at_ms,
+        fingerprint=failure.fingerprint,
+        worker=failure.worker,
+        exhausted=failure.exhausted,
+        hidden=hidden,
+    )
+
+
+def percent(data: bytes | None, codec: str) -> float | None:
+    """How far a job is, if its progress says so in one of the usual ways."""
+    if data is None or len(data) > MAX_SHOWN:
+        return None
+    try:
+        value = get_codec(codec).decode(data)
+    except Exception:  # as above
+        return None
+    if isinstance(value, dict):
+        done, total = value.get("done"), value.get("total")
+        if _is_number(done) and _is_number(total) and total > 0:
+            return _within(100 * done / total)
+        value = value.get("percent")
+    if not _is_number(value):
+        return None
+    return _within(100 * value if isinstance(value, float) and value <= 1 else value)
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and value == value
+
+
+def _within(value: float) -> float:
+    return max(0.0, min(100.0, float(value)))

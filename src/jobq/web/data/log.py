@@ -1,0 +1,190 @@
+"""Reading a queue's event log from its end, or around a time, with few bounded reads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from jobq.core.event_log import joined, order
+from jobq.core.event_records import EventRecord
+from jobq.core.records import JobRecord, QueueName
+from jobq.stores.base import Store
+from jobq.web.data.view import Shape, View
+
+_ENTRIES = (8, 64, 512)
+"""Entries before the end to start at, in turn. An entry has the events of one store call."""
+_SPANS_MS = (100, 1_000, 10_000, 100_000, 3_600_000, 86_400_000)
+"""The same in ms before the last entry, for stores whose positions are times."""
+_PAGES = 4
+"""Pages that one read of the end may take."""
+_AROUND = 500
+"""Events that are read around a time. A busy queue has some thousand per second."""
+_CLOSE = 32
+"""Entries that a search by time may be off."""
+_MOMENTS = 6
+"""Times of one job that are looked up: about 20 short reads each."""
+
+
+class LogEntry(Shape):
+    """One event of a queue's log."""
+
+    id: str
+    """Empty if the entry is made from the job's record, because the log no longer has the event."""
+    kind: str
+    at_ms: int
+    job: str
+    """Empty for an operation on the queue."""
+    name: str
+    key: str | None
+    attempt: int
+    state: str | None
+    worker: str | None
+    actor: str | None
+    """Who did it."""
+    reason: str | None
+    error: str | None
+    """Type and message. Only the type if payloads are hidden."""
+
+
+def log_entry(view: View, event: EventRecord) -> LogEntry:
+    """An event as it is shown."""
+    return LogEntry(
+        id=event.id,
+        kind=str(event.kind),
+        at_ms=event.at_ms,
+        job=event.job,
+        name=event.name,
+        key=event.key,
+        attempt=event.attempt,
+        state=None if event.state is None else event.state.value,
+        worker=event.worker,
+        actor=event.actor,
+        reason=event.reason,
+        error=error_text(view, event.error),
+    )
+
+
+def error_text(view: View, error: str | None) -> str | None:
+    """The error of an event. Its message may contain arguments, so it is hidden with them."""
+    return error.partition(":")[0] if error and view.hide_payloads else error
+
+
+async def tail(store: Store, queue: QueueName, *, want: int = 200) -> list[EventRecord]:
+    """About the last `want` events of the log, oldest first."""
+    end = (await store.read_events(queue, after=None)).position
+    found: list[EventRecord] = []
+    for start in _starts(end):
+        found = await _until(store, queue, start, end, want)
+        if len(found) >= want or start == "0":
+            break
+    return found[-want:]
+
+
+async def _until(
+    store: Store, queue: QueueName, start: str, end: str, limit: int
+) -> list[EventRecord]:
+    found: list[EventRecord] = []
+    for _ in range(_PAGES):
+        page = await store.read_events(queue, after=start, until=end, limit=limit)
+        found += [event for event in page.events if event.kind != "gap"]
+        if not page.events or page.position == end:
+            break
+        start = page.position
+    return found
+
+
+def _starts(end: str) -> Iterator[str]:
+    places = [order(place) for place in end.split(",")]
+    if any(len(place) > 1 for place in places):
+        for span in _SPANS_MS:
+            yield joined([f"{max(0, place[0] - span)}-0" for place in places])
+    else:
+        for back in _ENTRIES:
+            starts = [max(0, place[0] - back) for place in places]
+            yield joined([str(start) for start in starts]) if any(starts) else "0"
+
+
+# ── what happened to one job ──────────────────────────────────────────────────────────────────────
+
+
+async def events_of(view: View, record: JobRecord) -> list[LogEntry]:
+    """What happened to a job, oldest first: from the log around the times in its record, and from
+    the record where the log no longer has the event."""
+    found: dict[str, EventRecord] = {}
+    end = (await view.store.read_events(record.queue, after=None)).position
+    if "," not in end:
+        low = 0
+        for moment in _moments(record):
+            low, start = await _before(view.store, record.queue, moment, low, end)
+            page = await view.store.read_events(record.queue, after=start, limit=_AROUND)
+            found.update({event.id: event for event in page.events if event.job == record.id})
+    entries = [log_entry(view, event) for event in found.values()]
+    known = {(entry.kind, entry.at_ms) for entry in entries}
+    entries += [each for each in _recorded(view, record) if (each.kind, each.at_ms) not in known]
+    return sorted(entries, key=lambda entry: entry.at_ms)
+
+
+def _moments(record: JobRecord) -> Sequence[int]:
+    times = [
+        record.created_ms,
+        *(error.at_ms for error in record.errors[3 - _MOMENTS :]),
+        record.started_ms,
+        record.finished_ms,
+    ]
+    return sorted({time for time in times if time})[:_MOMENTS]
+
+
+async def _before(
+    store: Store, queue: QueueName, at_ms: int, low: int, end: str
+) -> tuple[int, str]:
+    """A place before the first event at this time, found by bisection, and the same as a position.
+
+    Times in a log do not decrease."""
+    last = order(end)
+    if len(last) > 1:
+        return 0, f"{at_ms - 1}-0"
+    high = last[0]
+    while high - low > _CLOSE:
+        middle = (low + high) // 2
+        page = await store.read_events(queue, after=str(middle), limit=1)
+        first = page.events[0] if page.events else None
+        if first is not None and (first.kind == "gap" or first.at_ms < at_ms):
+            low = middle
+        else:
+            high = middle
+    return max(0, low - _CLOSE), str(max(0, low - 1))
+
+
+def _recorded(view: View, record: JobRecord) -> Iterator[LogEntry]:
+    """What the record itself tells."""
+
+    def entry(kind: str, at_ms: int, *, attempt: int = 0, error: str | None = None) -> LogEntry:
+        return LogEntry(
+            id="",
+            kind=kind,
+            at_ms=at_ms,
+            job=record.id,
+            name=record.name,
+            key=record.key,
+            attempt=attempt,
+            state=None,
+            worker=record.worker if kind == "started" else None,
+            actor=None,
+            reason=record.reason if kind == "cancelled" else None,
+            error=error_text(view, error),
+        )
+
+    if record.life == 0:
+        yield entry("accepted", record.created_ms)
+    for failure in record.errors:
+        if failure.at_ms != record.finished_ms:
+            text = f"{failure.type}: {failure.message}"
+            yield entry("retried", failure.at_ms, attempt=failure.attempt, error=text)
+    if record.started_ms is not None:
+        yield entry("started", record.started_ms, attempt=record.attempt)
+    if record.finished_ms is not None and record.state.ended:
+        failure_text = (
+            f"{record.failure.type}: {record.failure.message}" if record.failure else None
+        )
+        yield entry(
+            record.state.value, record.finished_ms, attempt=record.attempt, error=failure_text
+        )
