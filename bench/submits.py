@@ -21,6 +21,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from bench.roster import ROOT
+from jobq.cli.event_loop import run_in_loop
 
 CLIENT = ROOT / "bench" / "peers" / "submits"
 QUEUE = "submits"
@@ -38,7 +39,7 @@ def main() -> int:
     parser.add_argument("--work", metavar="URL", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.serve or options.work:
-        asyncio.run(_serve(options.serve) if options.serve else _work(options.work))
+        run_in_loop(_serve(options.serve) if options.serve else _work(options.work))
         return 0
     if shutil.which("go") is None:
         print("go is not installed: nothing measured")

@@ -6,7 +6,7 @@ Here and in `convert_queues` is all code that knows both. What comes from the ne
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import cast
 
 from jobq.core import checks
@@ -26,14 +26,16 @@ _DEFAULT_RETRY = RetryData()
 # ── what clients send ─────────────────────────────────────────────────────────────────────────────
 
 
-def job_spec(new: common.NewJob, tenant: str, make_id: str, *, max_payload: int) -> JobSpec:
-    """The spec of a new job. `make_id` is its id if the message has none."""
+def job_spec(
+    new: common.NewJob, tenant: str, make_id: Callable[[], str], *, max_payload: int
+) -> JobSpec:
+    """The spec of a new job. `make_id` makes its id if the message has none."""
     queue = QueueName(tenant, new.queue)
     codec = new.codec or "json"
     return check_spec(
         JobSpec(
             queue=queue,
-            id=new.id or make_id,
+            id=new.id or make_id(),
             name=new.name,
             payload=new.payload or NO_ARGUMENTS.get(codec, b""),
             codec=codec,

@@ -199,7 +199,7 @@ class AdminService:
         for ignored in ("id", "delay_ms", "at_ms"):
             given.job.ClearField(ignored)
         job = convert.job_spec(
-            given.job, queue.tenant, new_id(), max_payload=self._context.settings.max_payload
+            given.job, queue.tenant, new_id, max_payload=self._context.settings.max_payload
         )
         spec = when.spec(queue, id, template(job, id))
         record = await caller.store.put_schedule(

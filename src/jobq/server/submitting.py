@@ -48,7 +48,7 @@ class Submitter:
         if not new.id and (key := caller.metadata(_KEY)):
             new.id = check_id(key, _KEY)
         spec = convert.job_spec(
-            new, caller.tenant(request.tenant), new_id(), max_payload=self._max_payload
+            new, caller.tenant(request.tenant), new_id, max_payload=self._max_payload
         )
         spec = traced([spec], caller)[0]
         with self._crowd:
@@ -120,7 +120,7 @@ class Submitter:
             if n and not n % CHUNK:
                 await asyncio.sleep(0)
             try:
-                specs.append(convert.job_spec(new, tenant, new_id(), max_payload=self._max_payload))
+                specs.append(convert.job_spec(new, tenant, new_id, max_payload=self._max_payload))
             except InvalidJob as wrong:
                 kind = PayloadTooLarge if isinstance(wrong, PayloadTooLarge) else InvalidJob
                 raise kind(f"job {begin + n}: {wrong}") from None
