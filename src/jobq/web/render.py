@@ -49,7 +49,7 @@ def view_of(request: Request) -> View:
     return view
 
 
-def url(request: Request, name: str, **query: object) -> str:
+def url(request: Request, name: str, /, **query: object) -> str:
     """The address of a page. Values are percent-encoded once; None and "" are left out."""
     return _address(request, _PATHS[name], query)
 
@@ -69,10 +69,10 @@ def render(request: Request, template: str, *, status: int = 200, **context: Any
     view = getattr(request.state, "view", None)
     path = request.url.path + (f"?{request.url.query}" if request.url.query else "")
     text = templates.get_template(template).render(
-        url=lambda name, **query: url(request, name, **query),
-        api=lambda path, **query: _address(request, f"/api/v1/{path}", query),
+        url=lambda name, /, **query: url(request, name, **query),
+        api=lambda path, /, **query: _address(request, f"/api/v1/{path}", query),
         live=lambda **query: _address(request, "/live", query),
-        static=lambda path: _address(request, f"/static/{path}", {}),
+        static=lambda path, /: _address(request, f"/static/{path}", {}),
         may=lambda action: view is not None and ACTIONS[action].allowed(view),
         view=view,
         csrf_token=getattr(request.state, "csrf_token", ""),
