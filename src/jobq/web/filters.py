@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
-from itertools import pairwise
 from typing import Any
 
 import msgspec
 
 from jobq.core import durations, printable
+from jobq.web.data.jobs import JobRow
 from jobq.web.data.queues import Minute, QueueRow, Spread
 from jobq.web.data.workers import WorkerRow
 
@@ -118,6 +118,15 @@ def worker_status(row: WorkerRow) -> str:
     return "draining" if row.draining else "paused" if row.paused else "running"
 
 
+def moment(row: JobRow) -> int:
+    """The time that matters in the job's state: due, started or finished."""
+    if row.finished_ms is not None and row.state in ("completed", "failed", "cancelled"):
+        return row.finished_ms
+    if row.state == "active":
+        return row.started_ms or row.created_ms
+    return row.due_ms or row.created_ms
+
+
 def spread(value: Spread | None) -> str:
     """Percentiles in words, as the title of a cell."""
     if value is None:
@@ -210,11 +219,6 @@ def hour_chart(now_ms: int, completed: Sequence[int], failed: Sequence[int]) -> 
     return chart(at, completed=completed, failed=failed)
 
 
-def is_evenly_spaced(minutes: Sequence[Minute]) -> bool:
-    """Whether no minute is missing, so that a chart does not draw a line over a gap."""
-    return all(b.minute_ms - a.minute_ms == 60_000 for a, b in pairwise(minutes))
-
-
 FILTERS: dict[str, Callable[..., Any]] = {
     each.__name__: each
     for each in (
@@ -232,6 +236,7 @@ FILTERS: dict[str, Callable[..., Any]] = {
         short,
         status,
         worker_status,
+        moment,
         spread,
         spark_line,
         spark_bars,

@@ -179,6 +179,12 @@ for (const button of document.querySelectorAll("[data-switches-theme]")) {
   });
 }
 
+// A choice that needs no button: it sends its form, or goes to the address that it has as value.
+document.addEventListener("change", (event) => {
+  if (event.target.matches("[data-sends]")) event.target.form.requestSubmit();
+  if (event.target.matches("[data-goes]")) location.assign(event.target.value);
+});
+
 for (const button of document.querySelectorAll("[data-opens-menu]")) {
   button.addEventListener("click", () => {
     const open = button.closest(".side").classList.toggle("is-open");
