@@ -1,0 +1,100 @@
+"""Signed cookies: who has signed in, and the token that every form of a page carries."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import hmac
+import os
+import time
+from collections.abc import Callable
+
+import msgspec
+
+from jobq.server.principal import Principal
+
+SESSION = "jobq_session"
+CSRF = "jobq_csrf"
+SESSION_S = 12 * 3600
+"""Seconds until a person has to sign in again: a working day."""
+_MAX_COOKIE = 4_096
+"""Bytes. Browsers keep no larger cookie."""
+_MAX_ENDED = 10_000
+"""Sessions that are remembered as signed out."""
+
+
+class Session(msgspec.Struct, frozen=True, kw_only=True):
+    """Who has signed in, until when."""
+
+    principal: Principal
+    until_s: float
+    name: str
+    """Distinguishes two sessions of one person."""
+    digest: str | None = None
+    """The SHA-256 of the token, if a file of tokens decides whether it is still valid."""
+
+
+class Signer:
+    """Makes and verifies cookies and CSRF tokens. Without a secret they are good for this process
+    only."""
+
+    def __init__(
+        self, secret: str | None = None, *, clock: Callable[[], float] = time.time
+    ) -> None:
+        key = os.urandom(32) if secret is None else secret.encode()
+        self._key = hashlib.sha256(b"jobq.web:" + key).digest()
+        self._clock = clock
+        self._ended: dict[str, None] = {}
+
+    def begin(self, principal: Principal, digest: str | None = None) -> Session:
+        """A session that begins now. It ends with the token, or after 12 hours."""
+        until_s = self._clock() + SESSION_S
+        if principal.expires_s is not None:
+            until_s = min(until_s, principal.expires_s)
+        return Session(
+            principal=principal, until_s=until_s, name=os.urandom(9).hex(), digest=digest
+        )
+
+    def cookie(self, session: Session) -> str:
+        """A session as the value of a cookie."""
+        body = base64.urlsafe_b64encode(msgspec.json.encode(session)).decode()
+        return f"{body}.{self._mac('session', body)}"
+
+    def session(self, cookie: str | None) -> Session | None:
+        """The session of a cookie. None if it is missing, changed, over or signed out."""
+        if not cookie or len(cookie) > _MAX_COOKIE:
+            return None
+        body, _, mac = cookie.rpartition(".")
+        if not hmac.compare_digest(mac.encode(), self._mac("session", body).encode()):
+            return None
+        try:
+            found = msgspec.json.decode(base64.urlsafe_b64decode(body), type=Session)
+        except (msgspec.MsgspecError, binascii.Error, ValueError):
+            return None
+        if self._clock() >= found.until_s or found.name in self._ended:
+            return None
+        return found
+
+    def end(self, session: Session) -> None:
+        """Sign out: the cookie is good for nothing any more, also if somebody has copied it."""
+        while len(self._ended) >= _MAX_ENDED:
+            del self._ended[next(iter(self._ended))]
+        self._ended[session.name] = None
+
+    def left_s(self, session: Session) -> int:
+        """Seconds until a session is over."""
+        return max(0, int(session.until_s - self._clock()))
+
+    def csrf_token(self, cookie: str, principal: Principal) -> str:
+        """The token for forms that belongs to a CSRF cookie. Other sites know neither."""
+        return self._mac("csrf", f"{cookie}:{principal.subject}:{principal.tenant}")
+
+    def _mac(self, purpose: str, text: str) -> str:
+        data = f"{purpose}:{text}".encode("utf-8", "surrogatepass")
+        return hmac.new(self._key, data, hashlib.sha256).hexdigest()
+
+
+def new_csrf_cookie() -> str:
+    """A value of the CSRF cookie that nobody can guess."""
+    return os.urandom(16).hex()

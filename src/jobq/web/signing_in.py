@@ -1,0 +1,221 @@
+"""Who makes a request, and whether the request may be another site's.
+
+A request is one of these, in this order:
+
+1. With `Authorization: Bearer …`: the token's principal. Scripts use the API like this.
+2. The host application's own user, if `sign_in` is a function.
+3. The person who has signed in with a token, by the session cookie.
+4. Everybody on this machine, if there is no `sign_in`. Requests from elsewhere are refused.
+
+Requests that change something need a CSRF token, except those with a bearer token: a browser never
+adds that by itself.
+"""
+
+from __future__ import annotations
+
+import hmac
+import inspect
+import ipaddress
+import time
+from collections.abc import Awaitable, Callable
+from urllib.parse import urlsplit
+
+import msgspec
+from starlette.requests import Request
+
+from jobq.errors import AccessDenied, ConfigError, Unauthenticated
+from jobq.server.principal import SCOPES, Principal
+from jobq.web.sessions import CSRF, SESSION, Session, Signer, new_csrf_cookie
+from jobq.web.tokens import Authenticator, TokenFile, digest_of
+
+HostAuth = Callable[[Request], "Principal | Awaitable[Principal | None] | None"]
+"""The host application's own sign-in: who makes a request. None: nobody who may."""
+SignIn = Authenticator | HostAuth | None
+
+EVERYONE = Principal(subject="", tenant=None, scopes=SCOPES)
+
+
+def everyone(request: Request) -> Principal:
+    """A `sign_in` that lets everybody who reaches the dashboard do everything."""
+    return EVERYONE
+
+
+class Admission(msgspec.Struct, frozen=True, kw_only=True):
+    """A request that was let in."""
+
+    principal: Principal
+    session: Session | None = None
+    bearer: bool = False
+    """Whether the request has a bearer token, so that it needs no CSRF token."""
+
+
+class TooManyAttempts(AccessDenied):
+    """Somebody has tried too many wrong tokens."""
+
+
+class Gate:
+    """Decides who makes a request. One per application."""
+
+    def __init__(
+        self,
+        sign_in: SignIn,
+        *,
+        signer: Signer,
+        local: Principal = EVERYONE,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.authenticator = sign_in if isinstance(sign_in, Authenticator) else None
+        self._host: HostAuth | None = None
+        if self.authenticator is None and sign_in is not None:
+            if not callable(sign_in):
+                raise ConfigError(
+                    f"sign_in={type(sign_in).__name__} is neither a TokenFile nor a function that "
+                    "returns a Principal for a request"
+                )
+            self._host = sign_in
+        self._local = local
+        self.signer = signer
+        self._attempts = Attempts(clock=clock)
+
+    @property
+    def by_token(self) -> bool:
+        """Whether people sign in with a token on a page of the dashboard."""
+        return self.authenticator is not None
+
+    async def admit(self, request: Request) -> Admission | None:
+        """Who makes the request. None: nobody has signed in.
+
+        Unauthenticated if its bearer token is wrong. AccessDenied if it comes from elsewhere.
+        """
+        token = _bearer(request)
+        if token is not None and self.authenticator is not None:
+            principal = await self._verified(request, token)
+            return Admission(principal=principal, bearer=True)
+        if self._host is not None:
+            found = self._host(request)
+            mine = await found if inspect.isawaitable(found) else found
+            return None if mine is None else Admission(principal=mine)
+        if self.authenticator is not None:
+            session = self.signer.session(request.cookies.get(SESSION))
+            return None if session is None else self._signed_in(session)
+        check_local(request)
+        return Admission(principal=self._local)
+
+    def _signed_in(self, session: Session) -> Admission | None:
+        principal = session.principal
+        if session.digest is not None and isinstance(self.authenticator, TokenFile):
+            try:
+                principal = self.authenticator.by_digest(session.digest)
+            except Unauthenticated:
+                return None
+        return Admission(principal=principal, session=session)
+
+    async def sign_in(self, request: Request, token: str) -> Session:
+        """A session for the sender of a token. Unauthenticated if the token is wrong."""
+        principal = await self._verified(request, token)
+        from_file = isinstance(self.authenticator, TokenFile)
+        return self.signer.begin(principal, digest_of(token) if from_file else None)
+
+    async def _verified(self, request: Request, token: str) -> Principal:
+        if self.authenticator is None:
+            raise Unauthenticated("this dashboard does not take tokens")
+        address = request.client.host if request.client else ""
+        self._attempts.check(address)
+        try:
+            try:
+                return self.authenticator.principal(token)
+            except Unauthenticated:
+                if not await self.authenticator.look_for_key():
+                    raise
+                return self.authenticator.principal(token)
+        except Unauthenticated:
+            self._attempts.failed(address)
+            raise
+
+    # ── requests of other sites ───────────────────────────────────────────────────────────────────
+
+    def csrf(self, request: Request, principal: Principal) -> tuple[str, str]:
+        """The CSRF cookie of a request, or a new one, and the token for the forms of its page."""
+        cookie = request.cookies.get(CSRF) or new_csrf_cookie()
+        return cookie, self.signer.csrf_token(cookie, principal)
+
+    def check_csrf(self, request: Request, admission: Admission, given: str | None) -> None:
+        """AccessDenied if a request that changes something may come from another site."""
+        check_origin(request)
+        if admission.bearer:
+            return
+        cookie = request.cookies.get(CSRF)
+        expected = self.signer.csrf_token(cookie, admission.principal) if cookie else ""
+        if not given or not cookie or not hmac.compare_digest(given.encode(), expected.encode()):
+            raise AccessDenied(
+                "the CSRF token is missing or out of date: load the page again, and send the "
+                "request once more"
+            )
+
+
+def check_origin(request: Request) -> None:
+    """AccessDenied if a browser says that the request comes from a page of another site."""
+    site = request.headers.get("sec-fetch-site")
+    if site not in (None, "same-origin", "none"):
+        raise AccessDenied("the request comes from a page of another site")
+    origin = request.headers.get("origin")
+    if origin is not None and urlsplit(origin).netloc != request.headers.get("host", ""):
+        raise AccessDenied("the request comes from a page of another site")
+
+
+def check_local(request: Request) -> None:
+    """AccessDenied unless a request comes from this machine, to an address of this machine.
+
+    A page of another site can make a browser send requests to 127.0.0.1 under a name that it
+    chose. So the name in `Host` is checked too.
+    """
+    client = request.client.host if request.client else ""
+    host = urlsplit(f"//{request.headers.get('host', '')}").hostname or ""
+    forwarded = any(
+        name in request.headers for name in ("forwarded", "x-forwarded-for", "x-forwarded-host")
+    )
+    if forwarded or not is_loopback(client) or not is_loopback(host):
+        raise AccessDenied(
+            "without sign-in, this dashboard is only for browsers on its own machine: give sign_in "
+            "(jobq.web.app) or --tokens-file (jq-ctl web)"
+        )
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach the address."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _bearer(request: Request) -> str | None:
+    scheme, _, token = request.headers.get("authorization", "").partition(" ")
+    return token.strip() if scheme.lower() == "bearer" else None
+
+
+class Attempts:
+    """Counts wrong tokens, so that nobody can try many."""
+
+    PER_ADDRESS = 10
+    IN_ALL = 300
+    WINDOW_S = 60.0
+
+    def __init__(self, *, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._began = clock()
+        self._failed: dict[str, int] = {}
+
+    def check(self, address: str) -> None:
+        """TooManyAttempts if this address, or all together, have failed too often."""
+        if self._clock() - self._began >= self.WINDOW_S:
+            self._began, self._failed = self._clock(), {}
+        often = self._failed.get(address, 0) >= self.PER_ADDRESS
+        if often or sum(self._failed.values()) >= self.IN_ALL:
+            raise TooManyAttempts("too many wrong tokens: try again in a minute")
+
+    def failed(self, address: str) -> None:
+        """A wrong token came from this address."""
+        self._failed[address] = self._failed.get(address, 0) + 1
