@@ -132,6 +132,17 @@ class QueueShown(Shape):
     """Readers of the event log and their positions."""
 
 
+class QueueLive(Shape):
+    """What a live stream sends about a queue whenever it changes."""
+
+    tenant: str
+    queue: str
+    counts: dict[str, int]
+    paused: bool
+    held_until_ms: int | None
+    workers: int
+
+
 class QueueList(Shape):
     """Queues, by tenant and name. `after` continues the list; None means there is no more."""
 

@@ -1,0 +1,160 @@
+"""The JSON API under /api/v1: `READS` as GET, `ACTIONS` as POST.
+
+Replies are JSON. An error is `application/problem+json` (RFC 9457), whose `detail` is for a person.
+A POST takes JSON, or a form: then a reader without JavaScript is sent back to the page.
+"""
+
+from __future__ import annotations
+
+import typing
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import parse_qsl, urlsplit
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+from starlette.routing import Route
+
+from jobq.errors import AccessDenied, InvalidJob, PayloadTooLarge
+from jobq.web.cookies import with_csrf_cookie
+from jobq.web.data.actions import ACTIONS, Action
+from jobq.web.data.reads import READS, Read, SessionShown
+from jobq.web.data.view import Shape
+from jobq.web.openapi import document
+from jobq.web.render import view_of
+
+PREFIX = "/api/v1"
+_MAX_BODY = 4 * 2**20
+"""Bytes of a request. New arguments of a job have 1 MB at most, and a form encodes each byte as up
+to three."""
+_NOT_FIELDS = frozenset({"csrf_token", "next", "part"})
+"""Names in a form or a query that are not part of the request itself."""
+
+json = msgspec.json.Encoder().encode
+
+
+def routes() -> list[Route]:
+    """The routes of the API."""
+    return [
+        Route(f"{PREFIX}/openapi.json", _openapi, methods=["GET"]),
+        Route(f"{PREFIX}/session", _session, methods=["GET"]),
+        *(Route(f"{PREFIX}{read.path}", _reader(read), methods=["GET"]) for read in READS),
+        *(
+            Route(f"{PREFIX}{action.path}", _actor(action), methods=["POST"])
+            for action in ACTIONS.values()
+        ),
+    ]
+
+
+def json_response(value: Any, status: int = 200) -> Response:
+    """A value as JSON."""
+    return Response(json(value), status_code=status, media_type="application/json")
+
+
+async def _openapi(request: Request) -> Response:
+    return json_response(document(request.scope.get("root_path", "").rstrip("/") + PREFIX))
+
+
+async def _session(request: Request) -> Response:
+    """Who makes the request, and the CSRF token for requests that change something."""
+    view = view_of(request)
+    shown = SessionShown(
+        subject=view.principal.subject,
+        tenant=view.tenant,
+        scopes=tuple(sorted(view.principal.scopes)),
+        read_only=view.read_only,
+        hide_payloads=view.hide_payloads,
+        csrf_token=request.state.csrf_token,
+    )
+    return with_csrf_cookie(request, json_response(shown))
+
+
+def _reader(read: Read) -> Any:
+    async def get(request: Request) -> Response:
+        query = converted(dict(request.query_params), read.query)
+        return json_response(await read.run(view_of(request), query))
+
+    return get
+
+
+def _actor(action: Action) -> Any:
+    async def post(request: Request) -> Response:
+        fields, is_form = await body_of(request)
+        token = request.headers.get("x-csrf-token") or fields.get("csrf_token")
+        request.state.gate.check_csrf(request, request.state.admission, token)
+        view = view_of(request)
+        if view.read_only:
+            raise AccessDenied(f"this dashboard is read-only: {action.name} is refused")
+        if not action.allowed(view):
+            needed = " or ".join(sorted(action.scopes))
+            have = " ".join(sorted(view.principal.scopes)) or "none"
+            raise AccessDenied(f"{action.name} needs the scope {needed}, and you have {have}")
+        done = await action.run(view, converted(fields, action.body, strict=not is_form))
+        if is_form and "hx-request" not in request.headers:
+            return RedirectResponse(back(request, fields), status_code=303)
+        return json_response(done)
+
+    return post
+
+
+def back(request: Request, fields: Mapping[str, Any]) -> str:
+    """The page that a form was on: a path of this site, never another site."""
+    path = str(fields.get("next") or "")
+    root = request.scope.get("root_path", "").rstrip("/") + "/"
+    parts = urlsplit(path)
+    own = path.startswith(root) and not path.startswith("//") and "\\" not in path
+    return path if own and not parts.scheme and not parts.netloc else root
+
+
+# ── what a request contains ───────────────────────────────────────────────────────────────────────
+
+
+async def body_of(request: Request) -> tuple[dict[str, Any], bool]:
+    """The fields of a request, and whether they came as a form."""
+    data = bytearray()
+    async for chunk in request.stream():
+        data += chunk
+        if len(data) > _MAX_BODY:
+            raise PayloadTooLarge(f"the request is larger than {_MAX_BODY:,} bytes")
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind == "application/json":
+        try:
+            found = msgspec.json.decode(bytes(data) or b"{}")
+        except (msgspec.MsgspecError, ValueError) as e:
+            raise InvalidJob(f"the request is not valid JSON: {e}") from None
+        if not isinstance(found, dict):
+            raise InvalidJob("the request must be a JSON object")
+        return found, False
+    if kind in ("application/x-www-form-urlencoded", ""):
+        text = data.decode("utf-8", "replace")
+        return dict(parse_qsl(text, max_num_fields=100)), True
+    raise InvalidJob(f"the request is {kind}: send application/json")
+
+
+_Asked = typing.TypeVar("_Asked", bound=Shape)
+
+
+def converted(fields: Mapping[str, Any], type: type[_Asked], *, strict: bool = False) -> _Asked:
+    """The fields as a record. InvalidJob names a field that is wrong, missing or unknown.
+
+    Of a form or a query, empty fields count as not given, and numbers are texts.
+    """
+    known = type.__struct_fields__
+    given = {
+        name: _ticked(value, type, name)
+        for name, value in fields.items()
+        if name not in _NOT_FIELDS and (strict or value != "")
+    }
+    if unknown := [name for name in given if name not in known]:
+        raise InvalidJob(f"unknown field {unknown[0]!r}: there are {', '.join(known) or 'none'}")
+    try:
+        return msgspec.convert(given, type, strict=strict)
+    except msgspec.ValidationError as e:
+        text, _, place = str(e).partition(" - at `$.")
+        raise InvalidJob(f"{place.rstrip('`')}: {text}" if place else text) from None
+
+
+def _ticked(value: Any, type: type[Shape], name: str) -> Any:
+    """A checkbox of a form is `on`."""
+    return "true" if value == "on" and "bool" in str(type.__annotations__.get(name)) else value

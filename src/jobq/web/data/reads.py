@@ -1,0 +1,162 @@
+"""The API's reads, one row of `READS` each. The pages show the same records."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import msgspec
+from msgspec.structs import asdict
+
+from jobq.server.access import CALLS
+from jobq.server.principal import Scope
+from jobq.web.data import dead, flows, job, jobs, overview, queues, schedules, tenants, workers
+from jobq.web.data import questions as q
+from jobq.web.data.jobs import JobQuery
+from jobq.web.data.view import Shape, View
+
+
+class MinuteList(Shape):
+    """What happened per minute, oldest first."""
+
+    minutes: tuple[queues.Minute, ...]
+
+
+class EventList(Shape):
+    """Events of a queue's log, newest first."""
+
+    events: tuple[queues.LogEntry, ...]
+
+
+class SessionShown(Shape):
+    """Who makes the request, and what they may do."""
+
+    subject: str
+    tenant: str | None
+    scopes: tuple[str, ...]
+    read_only: bool
+    hide_payloads: bool
+    csrf_token: str
+    """For the header X-CSRF-Token of requests that change something, with the cookie of this
+    reply."""
+
+
+class Read(msgspec.Struct, frozen=True, kw_only=True):
+    """A row of the table of reads."""
+
+    path: str
+    """Below /api/v1."""
+    call: str
+    """The call of the Store contract whose scope the read needs."""
+    query: type[Shape]
+    run: Callable[[View, Any], Awaitable[Shape]]
+    """Its docstring is the description of the route."""
+    reply: type[Shape]
+
+    @property
+    def scopes(self) -> frozenset[Scope]:
+        """One of these scopes is enough. `admin` is always enough."""
+        return CALLS[self.call].scopes
+
+
+async def _overview(view: View, query: q.Listing) -> overview.Overview:
+    """The first page: up to 50 queues, workers and the newest failures."""
+    return await overview.overview(view, **asdict(query))
+
+
+async def _queues(view: View, query: q.Listing) -> queues.QueueList:
+    """Up to 50 queues by name."""
+    return await queues.queues(view, **asdict(query))
+
+
+async def _queue(view: View, query: q.OneQueue) -> queues.QueueShown:
+    """One queue: counts, rates, limits, holds, minutes and newest events."""
+    return await queues.queue(view, query.tenant, query.queue, minutes=query.minutes)
+
+
+async def _minutes(view: View, query: q.OneQueue) -> MinuteList:
+    """What happened in a queue per minute, up to a day."""
+    found = await queues.minutes(view, query.tenant, query.queue, minutes=query.minutes)
+    return MinuteList(minutes=found)
+
+
+async def _events(view: View, query: q.QueueLog) -> EventList:
+    """The newest events of a queue, up to 500."""
+    found = await queues.recent(view, query.tenant, query.queue, limit=query.limit)
+    return EventList(events=found)
+
+
+async def _jobs(view: View, query: q.JobListing) -> jobs.JobList:
+    """A page of the jobs that match, up to 200."""
+    wanted = JobQuery(**{name: getattr(query, name) for name in JobQuery.__struct_fields__})
+    return await jobs.jobs(view, wanted, cursor=query.cursor, limit=query.limit)
+
+
+async def _preview(view: View, query: JobQuery) -> jobs.BulkPreview:
+    """How many jobs a bulk action would change."""
+    return await jobs.preview(view, query)
+
+
+async def _job(view: View, query: q.OneJob) -> job.JobShown:
+    """One job. Values are cut at 4,096 characters."""
+    return await job.job(view, query.tenant, query.queue, query.id)
+
+
+async def _dead(view: View, query: q.DeadListing) -> dead.DeadLetters:
+    """The newest failed jobs, by error."""
+    return await dead.dead_letters(view, **asdict(query))
+
+
+async def _schedules(view: View, query: q.Scoped) -> schedules.ScheduleList:
+    """Up to 500 schedules."""
+    return await schedules.schedules(view, **asdict(query))
+
+
+async def _flows(view: View, query: q.Scoped) -> flows.FlowList:
+    """Flows among the newest jobs."""
+    return await flows.flows(view, **asdict(query))
+
+
+async def _flow(view: View, query: q.OneJob) -> flows.FlowGraph:
+    """A flow as a graph of up to 300 jobs."""
+    return await flows.flow(view, query.tenant, query.queue, query.id)
+
+
+async def _workers(view: View, query: q.Scoped) -> workers.WorkerList:
+    """Up to 500 workers."""
+    return await workers.workers(view, **asdict(query))
+
+
+async def _worker(view: View, query: q.OneWorker) -> workers.WorkerShown:
+    """One worker and its running jobs."""
+    return await workers.worker(view, query.name)
+
+
+async def _tenants(view: View, query: q.Nothing) -> tenants.TenantList:
+    """Tenants and what they use."""
+    return await tenants.tenants(view)
+
+
+READS: tuple[Read, ...] = (
+    Read(path="/overview", call="stats", query=q.Listing, run=_overview, reply=overview.Overview),
+    Read(path="/queues", call="stats", query=q.Listing, run=_queues, reply=queues.QueueList),
+    Read(path="/queue", call="stats", query=q.OneQueue, run=_queue, reply=queues.QueueShown),
+    Read(path="/queue/minutes", call="metrics", query=q.OneQueue, run=_minutes, reply=MinuteList),
+    Read(path="/queue/events", call="read_events", query=q.QueueLog, run=_events, reply=EventList),
+    Read(path="/jobs", call="find", query=q.JobListing, run=_jobs, reply=jobs.JobList),
+    Read(path="/jobs/preview", call="find", query=JobQuery, run=_preview, reply=jobs.BulkPreview),
+    Read(path="/job", call="logs", query=q.OneJob, run=_job, reply=job.JobShown),
+    Read(path="/dead", call="find", query=q.DeadListing, run=_dead, reply=dead.DeadLetters),
+    Read(
+        path="/schedules",
+        call="list_schedules",
+        query=q.Scoped,
+        run=_schedules,
+        reply=schedules.ScheduleList,
+    ),
+    Read(path="/flows", call="find", query=q.Scoped, run=_flows, reply=flows.FlowList),
+    Read(path="/flow", call="find", query=q.OneJob, run=_flow, reply=flows.FlowGraph),
+    Read(path="/workers", call="workers", query=q.Scoped, run=_workers, reply=workers.WorkerList),
+    Read(path="/worker", call="workers", query=q.OneWorker, run=_worker, reply=workers.WorkerShown),
+    Read(path="/tenants", call="queues", query=q.Nothing, run=_tenants, reply=tenants.TenantList),
+)

@@ -1,0 +1,288 @@
+"""Feeds: one reader of the store per queue or job, for all tabs that watch it.
+
+A feed listens to the store's signals, reads what has changed, and tells its tabs. It begins with
+its first tab and ends with its last. Signals can be lost, so it also reads every few seconds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Sequence
+
+import msgspec
+
+from jobq.client.following import new_lines
+from jobq.core.records import JobKey, QueueName, Signal, Topic
+from jobq.errors import JobqError
+from jobq.web.data.job import JobLive, shown_lines
+from jobq.web.data.queues import QueueLive, all_counts
+from jobq.web.data.shown import percent, shown_or_none
+from jobq.web.data.view import View
+
+log = logging.getLogger("jobq.web")
+
+PACE_S = 1.0
+"""Seconds between two reads for one feed. A person cannot read faster."""
+LOOK_AGAIN_S = 10.0
+"""Seconds after which a feed reads without a signal."""
+_RENEW_S = 1_800.0
+"""Seconds after which a feed subscribes again. Stores forget a subscription after an hour."""
+_RETRY_S = 5.0
+"""Seconds until a feed tries again after the store was unavailable."""
+_MAX_MESSAGES = 32
+"""Messages that wait for one tab. The oldest are dropped: the newest say how things are."""
+
+encode = msgspec.json.Encoder().encode
+
+
+class Message(msgspec.Struct, frozen=True):
+    """One server-sent event."""
+
+    event: str
+    data: bytes
+
+
+class Tab:
+    """One open stream, and what it has yet to send."""
+
+    def __init__(self) -> None:
+        self._messages: deque[Message] = deque(maxlen=_MAX_MESSAGES)
+        self._bell = asyncio.Event()
+        self.closed = False
+
+    def tell(self, message: Message) -> None:
+        """Add a message. Never waits for a slow browser."""
+        self._messages.append(message)
+        self._bell.set()
+
+    def close(self) -> None:
+        """End the stream after what is waiting."""
+        self.closed = True
+        self._bell.set()
+
+    async def next(self, timeout_s: float) -> list[Message]:
+        """The messages that have come. None after the timeout, or if the stream is closed."""
+        if not self._messages and not self.closed:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(timeout_s):
+                    await self._bell.wait()
+        self._bell.clear()
+        found = list(self._messages)
+        self._messages.clear()
+        return found
+
+
+class Feed:
+    """Reads one thing and tells all tabs that watch it."""
+
+    def __init__(self, topics: Sequence[Topic]) -> None:
+        self._topics = topics
+        self.tabs: set[Tab] = set()
+        self.last: Message | None = None
+        self.over = False
+
+    async def look(self, view: View, heard: set[str]) -> Message | None:
+        """What there is to tell. `heard` are the kinds of signals since the last look."""
+        raise NotImplementedError
+
+    def tell(self, message: Message) -> None:
+        """Tell all tabs."""
+        self.last = message
+        for tab in self.tabs:
+            tab.tell(message)
+
+    async def run(self, view: View) -> None:
+        """Listen and look until there is no more to tell."""
+        while not self.over:
+            try:
+                async with view.store.listen(self._topics) as signals, _Ears(signals) as ears:
+                    await self._follow(view, ears)
+            except JobqError as e:
+                log.warning("a live feed reads again in %g s: %s", _RETRY_S, e)
+                await asyncio.sleep(_RETRY_S)
+
+    async def _follow(self, view: View, ears: _Ears) -> None:
+        renew = time.monotonic() + _RENEW_S
+        heard: set[str] = set()
+        while not self.over and time.monotonic() < renew:
+            message = await self.look(view, heard)
+            if message is not None:
+                self.tell(message)
+            if self.over:
+                self.tell(Message("end", b"{}"))
+                return
+            await asyncio.sleep(PACE_S)  # what arrives meanwhile is told together
+            heard = await ears.next(LOOK_AGAIN_S)
+
+
+class QueueFeed(Feed):
+    """The counts of a queue."""
+
+    def __init__(self, queue: QueueName) -> None:
+        super().__init__([Topic("log", queue, None)])
+        self._queue = queue
+        self._before: QueueLive | None = None
+
+    async def look(self, view: View, heard: set[str]) -> Message | None:
+        """The queue, if it has changed."""
+        stats = await view.store.stats(self._queue)
+        now = QueueLive(
+            tenant=self._queue.tenant,
+            queue=self._queue.queue,
+            counts=all_counts(stats.counts),
+            paused=stats.paused,
+            held_until_ms=stats.held_until_ms,
+            workers=stats.workers,
+        )
+        if now == self._before and "log" not in heard:
+            return None
+        self._before = now
+        return Message("queue", encode(now))
+
+
+class JobFeed(Feed):
+    """The state, progress and log lines of a job, until it has ended."""
+
+    def __init__(self, job: JobKey) -> None:
+        super().__init__(
+            [Topic("ended", *job), Topic("noted", *job), Topic("log", job.queue, None)]
+        )
+        self._job = job
+        self._lines: Sequence[str] = ()
+        self._before: JobLive | None = None
+
+    async def look(self, view: View, heard: set[str]) -> Message | None:
+        """The job, if it has changed."""
+        (record,) = await view.store.get([self._job])
+        if record is None:
+            self.over = True
+            return None
+        lines: Sequence[str] = ()
+        if not view.hide_payloads and record.attempt:
+            seen, self._lines = self._lines, await view.store.logs(self._job)
+            lines = new_lines(seen, self._lines)
+        now = JobLive(
+            state=record.state.value,
+            attempt=record.attempt,
+            worker=record.worker,
+            cancel_asked=record.cancel_asked,
+            started_ms=record.started_ms,
+            finished_ms=record.finished_ms,
+            progress=shown_or_none(view, record.progress, record.codec),
+            percent=None if view.hide_payloads else percent(record.progress, record.codec),
+            lines=shown_lines(list(lines)[-200:]),
+            ended=record.state.ended,
+        )
+        self.over = record.state.ended
+        before, self._before = self._before, msgspec.structs.replace(now, lines=())
+        if self._before == before and not lines:
+            return None
+        return Message("job", encode(now))
+
+
+class Hub:
+    """The feeds of one application, by what they read."""
+
+    def __init__(self, view: Callable[[], View]) -> None:
+        self._view = view
+        """The whole store: who may watch what is decided before a tab subscribes."""
+        self._feeds: dict[QueueName | JobKey, Feed] = {}
+        self._tasks: dict[Feed, asyncio.Task[None]] = {}
+        self._tabs: set[Tab] = set()
+
+    @property
+    def readers(self) -> int:
+        """How many feeds read the store."""
+        return len(self._feeds)
+
+    @property
+    def tabs(self) -> int:
+        """How many streams are open."""
+        return len(self._tabs)
+
+    @contextlib.asynccontextmanager
+    async def watching(self, names: Sequence[QueueName | JobKey]) -> AsyncIterator[Tab]:
+        """A tab that is told of these queues and jobs."""
+        tab = Tab()
+        self._tabs.add(tab)
+        joined = [(name, self._join(name, tab)) for name in names]
+        try:
+            yield tab
+        finally:
+            self._tabs.discard(tab)
+            for name, feed in joined:
+                feed.tabs.discard(tab)
+                if not feed.tabs:
+                    await self._end(name, feed)
+
+    def _join(self, name: QueueName | JobKey, tab: Tab) -> Feed:
+        feed = self._feeds.get(name)
+        if feed is None or feed.over:
+            feed = self._feeds[name] = (
+                JobFeed(name) if isinstance(name, JobKey) else QueueFeed(name)
+            )
+            self._tasks[feed] = asyncio.get_running_loop().create_task(
+                self._run(feed), name=f"jobq.web feed of {name}"
+            )
+        elif feed.last is not None:
+            tab.tell(feed.last)
+        feed.tabs.add(tab)
+        return feed
+
+    async def _run(self, feed: Feed) -> None:
+        try:
+            await feed.run(self._view())
+        except Exception:
+            log.exception("a live feed has failed: its tabs are closed")
+        for tab in list(feed.tabs):
+            if feed.over is False:
+                tab.close()
+
+    async def _end(self, name: QueueName | JobKey, feed: Feed) -> None:
+        if self._feeds.get(name) is feed:
+            del self._feeds[name]
+        if (task := self._tasks.pop(feed, None)) is not None:
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError, Exception):
+                await task
+
+    def close(self) -> None:
+        """End all streams: the application stops."""
+        for tab in self._tabs:
+            tab.close()
+
+
+class _Ears:
+    """Gathers the kinds of signals, so that many signals cause one look."""
+
+    def __init__(self, signals: AsyncIterator[Signal]) -> None:
+        self._signals = signals
+        self._heard: set[str] = set()
+        self._bell = asyncio.Event()
+
+    async def __aenter__(self) -> _Ears:
+        self._task = asyncio.get_running_loop().create_task(self._listen())
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._task.cancel()
+        with contextlib.suppress(asyncio.CancelledError, Exception):
+            await self._task
+
+    async def _listen(self) -> None:
+        async for signal in self._signals:
+            self._heard.add(signal.kind)
+            self._bell.set()
+
+    async def next(self, timeout_s: float) -> set[str]:
+        """The kinds of signals since the last call. Empty after the timeout."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                await self._bell.wait()
+        self._bell.clear()
+        heard, self._heard = self._heard, set()
+        return heard

@@ -1,0 +1,274 @@
+"""The dashboard as an ASGI application: who may come in, which handler serves, errors as pages."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from msgspec.structs import replace
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+from starlette.routing import BaseRoute, Mount, Route, Router
+from starlette.staticfiles import StaticFiles
+from starlette.types import Receive, Scope, Send
+
+from jobq.client.store_handles import handle, release
+from jobq.errors import AccessDenied, InvalidJob, JobqError, StoreUnavailable
+from jobq.server.guard import GuardedStore
+from jobq.server.principal import Principal
+from jobq.server.quotas import TenantRules
+from jobq.stores.base import Store
+from jobq.web import api, entering, live
+from jobq.web.cookies import with_csrf_cookie
+from jobq.web.data.job import download
+from jobq.web.data.view import View
+from jobq.web.feeds import Hub
+from jobq.web.headers import Headers
+from jobq.web.pages import PAGES, Page
+from jobq.web.refusals import path_of, refusal, status_of, wants_json
+from jobq.web.render import url, view_of
+from jobq.web.sessions import CSRF, Signer
+from jobq.web.signing_in import EVERYONE, Admission, Gate, SignIn
+
+log = logging.getLogger("jobq.web")
+
+_STATIC = Path(__file__).parent / "static"
+_OPEN = ("/static/", "/sign-in")
+"""Paths that need no sign-in: the page to sign in on, and what it loads."""
+_MAX_GUARDED = 1_000
+"""Principals that are remembered. A guarded store is cheap to make again."""
+
+MakeGuarded = Callable[[Store, Principal, TenantRules], GuardedStore]
+
+
+class Dashboard:
+    """The dashboard, an ASGI application. `jobq.web.app(…)` makes one.
+
+    It opens its store with the first request, and closes it when the server that runs it stops. An
+    application that mounts it calls `aclose` when it stops.
+    """
+
+    def __init__(
+        self,
+        store: str | Store,
+        *,
+        sign_in: SignIn,
+        read_only: bool,
+        hide_payloads: bool,
+        secret: str | None,
+        local: Principal = EVERYONE,
+        tenants: TenantRules | None = None,
+        guard: MakeGuarded = GuardedStore,
+        clock: Callable[[], int] | None = None,
+    ) -> None:
+        self._given = store
+        self._handle: Store | None = None
+        self._read_only = read_only
+        self._hide_payloads = hide_payloads
+        self._tenants = tenants or TenantRules()
+        self._guard = guard
+        self._clock = clock or _now_ms
+        self._guarded: dict[Principal, GuardedStore] = {}
+        self.gate = Gate(sign_in, signer=Signer(secret), local=local)
+        self.hub = Hub(lambda: self._view(EVERYONE))
+        self._router = Router(routes=_routes())
+        self._app = Headers(self._serve)
+
+    # ── the application ───────────────────────────────────────────────────────────────────────────
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve a request."""
+        if scope["type"] == "lifespan":
+            await self._lifespan(receive, send)
+        elif scope["type"] == "http":
+            await self._app(scope, receive, send)
+        elif scope["type"] == "websocket":
+            await send({"type": "websocket.close", "code": 1000})
+
+    async def _lifespan(self, receive: Receive, send: Send) -> None:
+        await receive()
+        try:
+            await self.open()
+        except JobqError as e:
+            await send({"type": "lifespan.startup.failed", "message": str(e)})
+            return
+        await send({"type": "lifespan.startup.complete"})
+        await receive()
+        await self.aclose()
+        await send({"type": "lifespan.shutdown.complete"})
+
+    async def open(self) -> None:
+        """Connect to the store. The first request does it otherwise."""
+        if self._handle is None:
+            self._handle = (
+                await handle(self._given) if isinstance(self._given, str) else self._given
+            )
+
+    async def aclose(self) -> None:
+        """End live streams and close the store, unless the caller opened it."""
+        self.hub.close()
+        opened, self._handle = self._handle, None
+        self._guarded.clear()
+        if isinstance(self._given, str) and opened is not None:
+            await release(opened)
+
+    async def __aenter__(self) -> Dashboard:
+        await self.open()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.aclose()
+
+    # ── a request ─────────────────────────────────────────────────────────────────────────────────
+
+    async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
+        request = Request(scope, receive)
+        try:
+            response = await self._admitted(request, scope)
+        except JobqError as e:
+            response = refusal(request, status_of(e), str(e), e)
+        if response is not None:
+            await response(scope, receive, send)
+            return
+        started = False
+
+        async def noting(message: Any) -> None:
+            nonlocal started
+            started = True
+            await send(message)
+
+        try:
+            await self._router(scope, receive, noting)
+        except Exception as e:
+            if started:
+                raise
+            await self._failed(request, e)(scope, receive, send)
+
+    def _failed(self, request: Request, error: Exception) -> Response:
+        if isinstance(error, JobqError):
+            return refusal(request, status_of(error), str(error), error)
+        if isinstance(error, HTTPException):
+            detail = "there is no such page" if error.status_code == 404 else error.detail
+            return refusal(request, error.status_code, detail, error)
+        log.exception("%s %s failed", request.method, request.url.path, exc_info=error)
+        return refusal(request, 500, "the dashboard has failed: its log says why", error)
+
+    async def _admitted(self, request: Request, scope: Scope) -> Response | None:
+        """None if the request may go on. Otherwise the response."""
+        scope["app"] = self
+        state = scope.setdefault("state", {})
+        state |= {"gate": self.gate, "hub": self.hub}
+        path = path_of(scope)
+        if path.startswith(_OPEN):
+            return None
+        admission = await self.gate.admit(request)
+        if admission is None:
+            return self._not_signed_in(request, path)
+        await self.open()
+        self._let_in(request, admission)
+        return None
+
+    def _let_in(self, request: Request, admission: Admission) -> None:
+        state = request.state
+        state.admission = admission
+        state.view = self._view(admission.principal)
+        cookie, state.csrf_token = self.gate.csrf(request, admission.principal)
+        state.new_csrf_cookie = None if request.cookies.get(CSRF) else cookie
+
+    def _view(self, principal: Principal) -> View:
+        if self._read_only:
+            reads = principal.may(frozenset({"read"}))
+            principal = replace(principal, scopes=frozenset({"read"} if reads else ()))
+        guarded = self._guarded.get(principal)
+        if guarded is None:
+            if self._handle is None:
+                raise StoreUnavailable("the dashboard has closed its store")
+            if len(self._guarded) >= _MAX_GUARDED:
+                self._guarded.clear()
+            guarded = self._guarded[principal] = self._guard(self._handle, principal, self._tenants)
+        return View(
+            store=guarded,
+            principal=principal,
+            clock=self._clock,
+            read_only=self._read_only,
+            hide_payloads=self._hide_payloads,
+        )
+
+    def _not_signed_in(self, request: Request, path: str) -> Response:
+        if self.gate.by_token and request.method == "GET" and not wants_json(path):
+            query = f"?{request.url.query}" if request.url.query else ""
+            return RedirectResponse(
+                url(request, "sign_in", next=f"{request.url.path}{query}"), status_code=303
+            )
+        return refusal(request, 401, "nobody has signed in", None)
+
+
+# ── routes ────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _routes() -> list[BaseRoute]:
+    return [
+        Mount("/static", _Static(directory=_STATIC)),
+        Route("/sign-in", entering.sign_in_page, methods=["GET"]),
+        Route("/sign-in", entering.sign_in, methods=["POST"]),
+        Route("/sign-out", entering.sign_out, methods=["POST"]),
+        Route("/live", live.live, methods=["GET"]),
+        Route("/payload", _payload, methods=["GET"]),
+        *api.routes(),
+        *(Route(page.path, _page(page), methods=["GET"]) for page in PAGES),
+    ]
+
+
+def _page(page: Page) -> Any:
+    handler = import_module(f"jobq.web.pages.{page.name}").page
+
+    async def get(request: Request) -> Response:
+        view = view_of(request)
+        if not view.may(page.call):
+            raise AccessDenied("this page needs the scope read")
+        request.state.page_name = page.name
+        response: Response = await handler(request)
+        return with_csrf_cookie(request, response)
+
+    return get
+
+
+async def _payload(request: Request) -> Response:
+    """A whole value of a job, to be saved as a file."""
+    query = request.query_params
+    names = ("tenant", "queue", "id", "part")
+    for name in names:
+        if not query.get(name):
+            raise InvalidJob(f"the address has no {name}")
+    view = view_of(request)
+    if not view.may("find"):
+        raise AccessDenied("a download needs the scope read")
+    tenant, queue, id, part = (query[name] for name in names)
+    data = await download(view, tenant, queue, id, part)  # type: ignore[arg-type]
+    return Response(
+        data,
+        media_type="application/octet-stream",
+        headers={"Content-Disposition": f'attachment; filename="{_file_name(part)}"'},
+    )
+
+
+def _file_name(part: str) -> str:
+    return f"{''.join(c for c in part if c.isascii() and c.isalnum())}.json"
+
+
+class _Static(StaticFiles):
+    """Files that browsers ask for again each time, with an ETag: they change with each release."""
+
+    def file_response(self, *args: Any, **kwargs: Any) -> Response:
+        response = super().file_response(*args, **kwargs)
+        response.headers["Cache-Control"] = "no-cache"
+        return response
+
+
+def _now_ms() -> int:
+    return int(time.time() * 1000)
