@@ -8,13 +8,11 @@ from jobq.core.records import JobKey, JobRecord, QueueName
 from jobq.core.states import State
 from jobq.server.listing import listed, wanted
 from jobq.web.data.queues import all_counts
-from jobq.web.data.shown import Problem, Shown, problem, shown_call
+from jobq.web.data.shown import Problem, Shown, problem, shown_in_row
 from jobq.web.data.view import Shape, View
 
 MAX_PAGE = 200
 """Jobs of one page."""
-_ARGUMENTS = 200
-"""Characters of the arguments in a row."""
 _PREVIEW = 2_000
 """Jobs that a preview compares with the filter: a fraction of a second."""
 _SAMPLES = 5
@@ -173,7 +171,7 @@ def job_row(view: View, record: JobRecord) -> JobRow:
         finished_ms=record.finished_ms,
         worker=record.worker,
         problem=problem(view, record.failure, traceback=False),
-        arguments=shown_call(view, record.payload, record.codec, record.name, limit=_ARGUMENTS),
+        arguments=shown_in_row(view, record.payload, record.codec, record.name),
         cancel_asked=record.cancel_asked,
         life=record.life,
         schedule=record.schedule,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from jobq.core import cron
 from jobq.core.queues import ScheduleRecord, ScheduleSpec
-from jobq.web.data.shown import Shown, shown_call
+from jobq.web.data.shown import Shown, shown_in_row
 from jobq.web.data.view import Shape, View, queue_records
 
 _MAX = 500
@@ -77,8 +77,8 @@ def _row(view: View, record: ScheduleRecord) -> ScheduleRow:
         paused=record.paused,
         catch_up=spec.catch_up,
         end_ms=spec.end_ms,
-        arguments=shown_call(
-            view, spec.template.payload, spec.template.codec, spec.template.name, limit=200
+        arguments=shown_in_row(
+            view, spec.template.payload, spec.template.codec, spec.template.name
         ),
         created_ms=record.created_ms,
     )

@@ -13,6 +13,8 @@ from jobq.web.data.view import Shape, View
 
 MAX_SHOWN = 4_096
 """Characters of one value on a page. A reader of a page looks at a few dozen lines."""
+MAX_IN_ROW = 200
+"""Characters of the arguments in a row of a table."""
 MAX_DECODED = 256 * 1024
 """Bytes of a value that is decoded to be shown with indentation. The beginning of a larger value is
 shown as it is stored, because decoding megabytes would block other requests."""
@@ -54,7 +56,7 @@ class Problem(Shape):
 
 def shown(view: View, data: bytes, codec: str, *, limit: int = MAX_SHOWN) -> Shown:
     """A stored value, e.g. a result."""
-    return _shown(view, data, codec, limit, lambda: get_codec(codec).decode(data))
+    return _shown(view, data, codec, limit, lambda: as_json(get_codec(codec).decode(data)))
 
 
 def shown_or_none(view: View, data: bytes | None, codec: str) -> Shown | None:
@@ -62,25 +64,30 @@ def shown_or_none(view: View, data: bytes | None, codec: str) -> Shown | None:
     return None if data is None else shown(view, data, codec)
 
 
-def shown_call(view: View, data: bytes, codec: str, task: str, *, limit: int = MAX_SHOWN) -> Shown:
+def shown_call(view: View, data: bytes, codec: str, task: str) -> Shown:
     """The arguments of a job: a list, an object, or both as `{"args": …, "kwargs": …}`."""
-
-    def decoded() -> Any:
-        args, kwargs = get_codec(codec).for_task(task).decode_call(data)
-        if args and kwargs:
-            return {"args": args, "kwargs": kwargs}
-        return kwargs or list(args)
-
-    return _shown(view, data, codec, limit, decoded)
+    return _shown(view, data, codec, MAX_SHOWN, lambda: as_json(_call(data, codec, task)))
 
 
-def _shown(view: View, data: bytes, codec: str, limit: int, decoded: Callable[[], Any]) -> Shown:
+def shown_in_row(view: View, data: bytes, codec: str, task: str) -> Shown:
+    """The same on one line, cut to what a table has room for."""
+    return _shown(view, data, codec, MAX_IN_ROW, lambda: _compact(_call(data, codec, task)))
+
+
+def _call(data: bytes, codec: str, task: str) -> Any:
+    args, kwargs = get_codec(codec).for_task(task).decode_call(data)
+    if args and kwargs:
+        return {"args": args, "kwargs": kwargs}
+    return kwargs or list(args)
+
+
+def _shown(view: View, data: bytes, codec: str, limit: int, as_text: Callable[[], str]) -> Shown:
     if view.hide_payloads:
         return Shown(text="", size=len(data), hidden=True, codec=codec)
     text = data[: 4 * limit].decode("utf-8", "replace")
     if len(data) <= MAX_DECODED:
         try:
-            text = as_json(decoded())
+            text = as_text()
         except Exception:  # a codec that is unknown here, or one of the user's that raises
             text = _undecoded(data, codec, text)
     return Shown(
@@ -100,6 +107,10 @@ def _undecoded(data: bytes, codec: str, text: str) -> str:
 def as_json(value: Any) -> str:
     """A value as JSON with indentation. What JSON does not know is shown as text."""
     return msgspec.json.format(msgspec.json.encode(value, enc_hook=str), indent=2).decode()
+
+
+def _compact(value: Any) -> str:
+    return msgspec.json.encode(value, enc_hook=str).decode()
 
 
 def problem(view: View, failure: Failure | None, *, traceback: bool = True) -> Problem | None:
