@@ -18,6 +18,7 @@ from jobq.cli.schedule import schedule
 from jobq.cli.store import store
 from jobq.cli.system import status, version
 from jobq.cli.top import top
+from jobq.cli.web import web
 from jobq.cli.workers import worker
 from jobq.core.version import __version__
 
@@ -33,6 +34,7 @@ NOUNS: tuple[click.Command, ...] = (
     events,
     store,
     top,
+    web,
     status,
     version,
 )

@@ -75,6 +75,11 @@ Examples:
     help="Port of /healthz and /readyz. Default: 8080.",
 )
 @click.option(
+    "--web/--no-web",
+    default=None,
+    help="Serve the dashboard under /ui on the port of /healthz. Default: no.",
+)
+@click.option(
     "--log-level",
     type=click.Choice(["trace", "debug", "info", "warn", "warning", "error"]),
     help="Log level. Default: info.",
@@ -102,6 +107,7 @@ def main(
     grpc_port: int | None,
     metrics_port: int | None,
     health_port: int | None,
+    web: bool | None,
     log_level: str | None,
     log_format: str | None,
     insecure: bool | None,
@@ -112,6 +118,7 @@ def main(
         "grpc.port": grpc_port,
         "metrics.port": metrics_port,
         "health.port": health_port,
+        "web.enabled": web,
         "logging.level": log_level,
         "logging.format": log_format,
         "insecure": insecure,
@@ -133,6 +140,8 @@ def _main(config: Path | None, url: str | None, flags: dict[str, Any], *, dry_ru
 
     loaded = load(config, os.environ, flags)
     planned = plan(loaded, os.environ, url=url)
+    if planned.web is not None:
+        import jobq.web.serving as _  # noqa: F401 - ConfigError says what is not installed
     logs.configure(planned.log_level, planned.log_format)  # type: ignore[arg-type]
     if dry_run:
         good = True

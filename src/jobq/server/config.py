@@ -124,6 +124,17 @@ class LoggingConfig(_Section, frozen=True, kw_only=True):
     format: str = "text"
 
 
+class WebConfig(_Section, frozen=True, kw_only=True):
+    """`web`: the dashboard, under /ui on the port of `health`. People sign in with their tokens."""
+
+    enabled: bool = False
+    read_only: bool = False
+    hide_payloads: bool = False
+    secret: str | None = None
+    """Signs the cookies. Give all servers behind one address the same one."""
+    secret_path: str | None = None
+
+
 class AuthConfig(_Section, frozen=True, kw_only=True):
     """`auth`: which tokens the server accepts. Without a key it checks none."""
 
@@ -156,13 +167,14 @@ class Config(_Section, frozen=True, kw_only=True):
     health: PortConfig = PortConfig(port=8080)
     logging: LoggingConfig = LoggingConfig()
     auth: AuthConfig = AuthConfig()
+    web: WebConfig = WebConfig()
     tenants: dict[str, TenantLimits] = {}
     """Limits by tenant. `default` is for all others."""
     shutdown_grace_period: float | str = 30.0
     insecure: bool = False
 
 
-SECRETS = frozenset({"db.password", "redis.password", "auth.secret"})
+SECRETS = frozenset({"db.password", "redis.password", "auth.secret", "web.secret"})
 """Keys that may only be set by the environment. The file may have them, but empty."""
 
 IGNORED = {

@@ -62,6 +62,11 @@ class ServerContext:
         self.guard: Callable[[Store, Principal, TenantRules], GuardedStore] = GuardedStore
         """Makes the store of a principal. Metrics set one that counts."""
 
+    @property
+    def authenticator(self) -> Authenticator:
+        """Who is who."""
+        return self._authenticator
+
     async def guarded(self, context: grpc.aio.ServicerContext[Any, Any]) -> GuardedStore:
         """The store as the caller may use it.
 

@@ -38,6 +38,14 @@ class AuthPlan(msgspec.Struct, frozen=True, kw_only=True):
     source: JwksSource | None = None
 
 
+class WebPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """How the dashboard is served."""
+
+    read_only: bool = False
+    hide_payloads: bool = False
+    secret: str | None = None
+
+
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """What a server does."""
 
@@ -58,6 +66,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     health: tuple[str, int] | None
     log_level: str
     log_format: str
+    web: WebPlan | None = None
     warnings: tuple[str, ...] = ()
 
 
@@ -98,6 +107,7 @@ def plan(loaded: Loaded, environment: Mapping[str, str], *, url: str | None = No
         health=_probe(config.health.host or probes, config.health.port, "health.port"),
         log_level=_log_level(config.logging.level),
         log_format=_log_format(config.logging.format),
+        web=_web(config, probes, auth, warnings),
         warnings=tuple(warnings),
     )
 
@@ -145,6 +155,27 @@ def _secret(value: str | None, path: str | None) -> str | None:
     if value:
         return value
     return None if path is None else read(Path(path)).decode("utf-8", "replace").rstrip("\r\n")
+
+
+def _web(config: Config, host: str, auth: AuthPlan | None, warnings: list[str]) -> WebPlan | None:
+    web = config.web
+    if not web.enabled:
+        return None
+    if config.health.port is None:
+        raise ConfigError("web.enabled needs health.port: the dashboard is under /ui of that port")
+    if not is_loopback(config.health.host or host):
+        if auth is None:
+            warnings.append("the dashboard serves only this machine, because no tokens are checked")
+        else:
+            warnings.append(
+                "tokens of people who sign in to the dashboard cross the network unencrypted: let "
+                "a proxy do TLS"
+            )
+    return WebPlan(
+        read_only=web.read_only,
+        hide_payloads=web.hide_payloads,
+        secret=_secret(web.secret, web.secret_path),
+    )
 
 
 # ── who may call ──────────────────────────────────────────────────────────────────────────────────

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import logging
 import signal
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 
 from jobq.console.probes import Probes, Pulse, Route, healthz
 from jobq.core.redact import redacted_url
@@ -75,9 +75,8 @@ async def serving(plan: Plan) -> AsyncIterator[Host]:
         if relay is not None:
             metrics.relay = lambda: relay.status
         host = Host(context, SERVICES, relay=relay)
-        with _probes(plan, metrics, host):
-            async with host:
-                yield host
+        async with _http(plan, metrics, host), host:
+            yield host
     log.debug("the store is closed")
 
 
@@ -119,9 +118,9 @@ def _relay(plan: Plan, store: Store) -> Relay | None:
     return Relay(store, open_target(plan.kafka_url), rejected=StoredRejects(store))
 
 
-@contextlib.contextmanager
-def _probes(plan: Plan, metrics: ServerMetrics, host: Host) -> Iterator[None]:
-    """Serve /healthz, /readyz and /metrics. Both ports may be the same."""
+@contextlib.asynccontextmanager
+async def _http(plan: Plan, metrics: ServerMetrics, host: Host) -> AsyncIterator[None]:
+    """Serve /healthz, /readyz, /metrics and the dashboard. All ports may be the same."""
     loop = asyncio.get_running_loop()
     ready = Readiness(host.context.store, loop)
     host.on_stop.append(ready.stop)
@@ -130,8 +129,17 @@ def _probes(plan: Plan, metrics: ServerMetrics, host: Host) -> Iterator[None]:
         routes[plan.health] = {"/healthz": healthz(Pulse(loop)), "/readyz": ready.route()}
     if plan.metrics is not None:
         routes.setdefault(plan.metrics, {})["/metrics"] = metrics.route(loop)
-    with contextlib.ExitStack() as stack:
+    async with contextlib.AsyncExitStack() as stack:
         for (address, port), found in routes.items():
+            if plan.web is not None and (address, port) == plan.health:
+                # Imported only if it is wanted: it needs jobq[web].
+                from jobq.server.web_port import web_port
+
+                number = await stack.enter_async_context(
+                    web_port(plan.web, host, found, address=address, port=port)
+                )
+                log.info("serving /ui/, %s on %s:%d", ", ".join(found), address, number)
+                continue
             probes = stack.enter_context(Probes({port: found}, host=address))
             for served, number in probes.addresses:
                 log.info("serving %s on %s:%d", ", ".join(found), served, number)
