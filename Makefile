@@ -71,8 +71,12 @@ format: $(STAMP)  ## let ruff format, sort imports and fix what it can
 pairs: $(STAMP)  ## every two features of a job on every store, Redis, Cluster and Sentinel included (make test: memory, SQLite, one Valkey)
 	@$(PYTEST) tests/pairs --store memory --store sqlite --store valkey --store redis --store valkey-cluster --store valkey-sentinel $(ARGS)
 
-faults: $(STAMP)  ## kills, cuts and failovers that take minutes
+faults: $(STAMP)  ## kills, cuts and failovers that take minutes; with STORE=sqlite JOBS=1000000 KILLS=200, the fault ledger on that store (DURABILITY, EXECUTOR, SEED)
+ifdef STORE
+	@$(BIN)/python -m tests.faults.ledger --store $(STORE) --jobs $(or $(JOBS),10000) --kills $(or $(KILLS),20) $(if $(DURABILITY),--durability $(DURABILITY)) $(if $(EXECUTOR),--executor $(EXECUTOR)) $(if $(SEED),--seed $(SEED)) $(ARGS)
+else
 	@JQ_TEST_FORMAT=delta $(PYTEST) -m faults $(ARGS)
+endif
 
 fuzz: $(STAMP)  ## 100,000 strange calls on each store, 10,000 strange command lines
 	@JQ_FUZZ_CALLS=100000 JQ_FUZZ_LINES=10000 $(PYTEST) tests/fuzz --timeout 3600 $(ARGS)

@@ -25,6 +25,11 @@ class ServerProcess:
         ]
         self._process: subprocess.Popen[str] | None = None
 
+    @property
+    def pid(self) -> int:
+        assert self._process is not None, "the server is not running"
+        return self._process.pid
+
     def start(self) -> None:
         """Start it, and return when it listens."""
         self._process = subprocess.Popen(self._command, stdout=subprocess.PIPE, text=True)

@@ -35,6 +35,7 @@ class Proxy:
         self.port = 0
         self._target = target
         self._swallows = False
+        self._swallows_replies = False
         self._refuses = False
         self._writers: set[asyncio.StreamWriter] = set()
         self._loop = asyncio.new_event_loop()
@@ -53,6 +54,10 @@ class Proxy:
         """
         self._swallows = True
 
+    def swallow_replies(self) -> None:
+        """Lose what servers send: requests arrive and take effect, and nobody hears of it."""
+        self._swallows_replies = True
+
     def refuse(self) -> None:
         """Reset all connections now, and every new one at once."""
         self._refuses = True
@@ -60,7 +65,7 @@ class Proxy:
 
     def restore(self) -> None:
         """Forward again, without delay."""
-        self._swallows = self._refuses = False
+        self._swallows = self._swallows_replies = self._refuses = False
         self.delay_s = 0.0
 
     def cut(self) -> int:
@@ -109,7 +114,7 @@ class Proxy:
         pair = {writer, forth}
         self._writers |= pair
         try:
-            await asyncio.gather(self._pump(reader, forth), self._pump(back, writer))
+            await asyncio.gather(self._pump(reader, forth), self._pump(back, writer, replies=True))
         except asyncio.CancelledError:  # the proxy is closed: asyncio would log it as an error
             pass
         finally:
@@ -117,12 +122,14 @@ class Proxy:
             writer.close()
             forth.close()
 
-    async def _pump(self, source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
+    async def _pump(
+        self, source: asyncio.StreamReader, sink: asyncio.StreamWriter, *, replies: bool = False
+    ) -> None:
         try:
             while data := await source.read(65_536):
                 if self.delay_s:
                     await takes(self.delay_s)
-                if not self._swallows:
+                if not (self._swallows or (replies and self._swallows_replies)):
                     self.passed += len(data)
                     sink.write(data)
                     await sink.drain()

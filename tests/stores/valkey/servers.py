@@ -75,13 +75,14 @@ class Server:
         )
         self._process: subprocess.Popen[bytes] | None = None
 
-    def start(self) -> Server:
-        """Start the server and wait until it answers."""
+    def start(self, *, seconds: float = PATIENCE) -> Server:
+        """Start the server and wait until it answers, which includes reading its file."""
         with (self.folder / "log").open("ab") as log:
             self._process = subprocess.Popen(self._command, stdout=log, stderr=log)
         wait_until(
             lambda: b"PONG" in self.tell("PING") or b"NOAUTH" in self.tell("PING"),
             f"server on port {self.port}",
+            seconds=seconds,
         )
         return self
 
