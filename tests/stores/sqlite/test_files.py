@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
@@ -11,9 +12,10 @@ import pytest
 from jobq import ConfigError
 from jobq.core.records import Claim, Edge, JobKey, JobSpec, QueueName
 from jobq.core.states import State
-from jobq.errors import InvalidJob
+from jobq.errors import InvalidJob, StoreUnavailable
 from jobq.stores import open_store
 from jobq.stores.sqlite import SqliteStore
+from tests.stores.postgres.servers import small_disk
 
 QUEUE = QueueName("t", "q")
 
@@ -137,3 +139,17 @@ async def test_a_closed_store_says_so() -> None:
         pass
     with pytest.raises(RuntimeError, match="not open"):
         await store.put([spec("a")])
+
+
+async def test_a_full_disk_at_the_opening_is_an_unavailable_store() -> None:
+    with small_disk(1) as disk:
+        filler = disk / "filler"
+        with suppress(OSError), filler.open("wb", buffering=0) as file:
+            while file.write(b"x" * 4096):
+                pass
+        with pytest.raises(StoreUnavailable, match="cannot open"):
+            async with open_store(f"sqlite:///{disk}/jobs.db"):
+                pass
+        filler.unlink()
+        async with open_store(f"sqlite:///{disk}/jobs.db") as store:
+            await store.put([spec("a")])

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import logging
 import os
 import threading
@@ -46,6 +47,12 @@ PAGE = 2048
 """Bytes of a page. A transaction of one job changes about six pages, and the log gets each of them
 whole: a commit costs half as much again with 4 KiB and twice as much with 8 KiB
 (bench/sqlite_pages.py). Smaller pages would make the trees of a large backlog deeper."""
+
+PASSING = (apsw.BusyError, apsw.LockedError, apsw.FullError, apsw.IOError, apsw.NoMemError)
+"""Trouble while opening a file that may pass: a worker waits for it, as for any unavailable store.
+"""
+PASSING_ERRNOS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EMFILE, errno.ENFILE})
+"""The same, as the operating system reports it."""
 
 
 class Database:
@@ -156,10 +163,13 @@ class Database:
                 return
             try:
                 self._open_file()
+            except PASSING as e:
+                raise StoreUnavailable(f"cannot open {self.path!r} now: {e}") from e
             except apsw.Error as e:
                 raise ConfigError(f"cannot open {self.path!r} as a SQLite database: {e}") from e
             except OSError as e:
-                raise ConfigError(f"cannot open {self.path!r}: {e.strerror or e}") from e
+                error = StoreUnavailable if e.errno in PASSING_ERRNOS else ConfigError
+                raise error(f"cannot open {self.path!r}: {e.strerror or e}") from e
             self._ready = True
 
     def _open_file(self) -> None:
