@@ -116,14 +116,15 @@ def _story(job: int, lines: list[list[str]]) -> Story:
             at_ms = int(rest[0])
             story.acked_ms = at_ms if story.acked_ms is None else min(story.acked_ms, at_ms)
         elif letter == "S":
-            story.runs.append(Run(*map(int, rest[:3]), rest[3], int(rest[4])))
+            at, attempt, life, worker, pid = rest
+            story.runs.append(Run(int(at), int(attempt), int(life), worker, int(pid)))
         elif letter == "T":
             ends[int(rest[1]), int(rest[2]), rest[3], int(rest[4])] = int(rest[0])
         elif letter == "L":
             story.late += 1
         elif letter == "V" and rest[1] not in known:
             known.add(rest[1])
-            id, kind, previous, state, attempt, life, at, worker = rest[1:]
+            _, id, kind, previous, state, attempt, life, at, worker = rest
             story.events.append(
                 Event(id, kind, previous, state, int(attempt), int(life), int(at), worker)
             )

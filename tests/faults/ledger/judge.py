@@ -26,8 +26,6 @@ ENDS = frozenset({"completed", "failed", "cancelled"})
 CLOCKS_MS = 50
 """Milliseconds by which the time of an event and that of a ledger line may differ: the wall clock
 is adjusted while the monotonic one is not, and both are rounded."""
-LOOK_MS = 5_000
-"""Milliseconds until an idle worker looks for expired leases by itself."""
 SHOWN = 20
 """Findings that are kept in words. All of them are counted."""
 
@@ -102,7 +100,6 @@ class Judge:
         faults: Sequence[Fault] = (),
         *,
         wall_ms: int = 0,
-        lease_ms: int = 2_000,
         clocks_jump: bool = False,
     ) -> None:
         """`wall_ms` is the wall clock's lead over the monotonic clock."""
@@ -110,7 +107,6 @@ class Judge:
         self._starts = [fault.at_ms for fault in self._faults]
         self._next_start: dict[int, int] = {}  # fault → when the next run started
         self._wall_ms = wall_ms
-        self._lease_ms = lease_ms
         self._clocks_jump = clocks_jump
         self._windows = [
             (fault.forgets_ms, fault.until_ms)
@@ -263,9 +259,14 @@ class Judge:
     def _measure(self, story: Story) -> None:
         """Note how long after a fault runs began, and whether each stall has a fault."""
         stalled = [event for event in story.events if event.kind == "stalled"]
+        claimed = {
+            (event.life, event.attempt): event.at_ms
+            for event in story.events
+            if event.kind == "started"
+        }
         for event in stalled if not self._clocks_jump else ():
-            end = self._monotonic(event.at_ms)
-            if not self._fault_between(end - 2 * self._lease_ms - LOOK_MS, end):
+            began = claimed.get((event.life, event.attempt), event.at_ms)
+            if not self._fault_between(self._monotonic(began), self._monotonic(event.at_ms)):
                 self.verdict.stalls_without_fault += 1
         broken = {(event.life, event.attempt) for event in stalled}
         for n, run in enumerate(story.runs):

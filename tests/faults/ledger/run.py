@@ -105,14 +105,14 @@ def execute(settings: Settings, folder: Path, show: Show) -> Result:
         keeper.stdin.close()
         keeper.wait(30)
     show("judging")
-    verdict = judge(folder, run.faults, settings, wall_ms=run.wall_ms)
+    verdict = judge(folder, run.faults, wall_ms=run.wall_ms)
     return Result(
         settings, run.place.durability, verdict, run.faults, time.monotonic() - began,
         run.place.left_out,
     )  # fmt: skip
 
 
-def judge(folder: Path, faults: list[Fault], settings: Settings, *, wall_ms: int) -> Verdict:
+def judge(folder: Path, faults: list[Fault], *, wall_ms: int) -> Verdict:
     """Judge the facts of a folder."""
     merged = folder / "sorted.txt"
     facts.merge(folder, merged)
@@ -120,7 +120,6 @@ def judge(folder: Path, faults: list[Fault], settings: Settings, *, wall_ms: int
     found = Judge(
         faults,
         wall_ms=wall_ms,
-        lease_ms=int(settings.lease_s * 1000),
         clocks_jump=any(fault.kind in CLOCKS for fault in faults),
     )
     with merged.open() as lines:
