@@ -16,6 +16,7 @@ _IN_ALL = 1_000
 _MAX_BYTES = 32 * 2**20
 """Arguments and results that are read for that. Listings contain them."""
 _GROUPS = 100
+_QUEUES = 50
 
 
 class ErrorGroup(Shape):
@@ -39,6 +40,14 @@ class ErrorGroup(Shape):
     newest: JobRow
 
 
+class QueueFailures(Shape):
+    """How many failed jobs a queue has."""
+
+    tenant: str
+    queue: str
+    failed: int
+
+
 class DeadLetters(Shape):
     """Groups of failed jobs, the largest first."""
 
@@ -50,8 +59,8 @@ class DeadLetters(Shape):
     """The newest failed jobs, which the groups are made of."""
     complete: bool
     """Whether all failed jobs were looked at."""
-    queues: dict[str, int]
-    """Failed jobs by queue, as `tenant/queue`, the most first."""
+    queues: tuple[QueueFailures, ...]
+    """The queues with failed jobs, the most first. Up to 50."""
 
 
 async def dead_letters(
@@ -89,7 +98,10 @@ async def dead_letters(
         failed=sum(failed.values()),
         looked_at=looked_at,
         complete=complete and len(groups) <= _GROUPS,
-        queues={f"{each.tenant}/{each.queue}": failed[each] for each in most_first},
+        queues=tuple(
+            QueueFailures(tenant=each.tenant, queue=each.queue, failed=failed[each])
+            for each in most_first[:_QUEUES]
+        ),
     )
 
 

@@ -17,7 +17,7 @@ _CLIMB = 50
 """Levels that are climbed from a job to the last job of its flow."""
 _QUEUES = 20
 _PER_STATE = 50
-_STATES = (State.ACTIVE, State.BLOCKED, State.FAILED, State.COMPLETED)
+_STATES = tuple(State)
 _LISTED = 100
 
 
