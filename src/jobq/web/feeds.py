@@ -12,11 +12,13 @@ import logging
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Literal
 
 import msgspec
 
 from jobq.client.following import new_lines
 from jobq.core.records import JobKey, QueueName, Signal, Topic
+from jobq.core.workers import WorkerRecord
 from jobq.errors import JobqError
 from jobq.web.data.job import JobLive, shown_lines
 from jobq.web.data.queues import QueueLive, all_counts
@@ -31,6 +33,8 @@ LOOK_AGAIN_S = 10.0
 """Seconds after which a feed reads without a signal."""
 _RENEW_S = 1_800.0
 """Seconds after which a feed subscribes again. Stores forget a subscription after an hour."""
+_WORKERS_S = 2.0
+"""Seconds between two looks at the workers, which send heartbeats every few seconds."""
 _RETRY_S = 5.0
 """Seconds until a feed tries again after the store was unavailable."""
 _MAX_MESSAGES = 32
@@ -184,13 +188,57 @@ class JobFeed(Feed):
         return Message("job", encode(now))
 
 
+class WorkersFeed(Feed):
+    """That workers have changed. Heartbeats send no signal, so this feed looks by itself.
+
+    It tells nothing about them: who may see which worker is decided when a page is read.
+    """
+
+    def __init__(self) -> None:
+        super().__init__([])
+        self._before: list[WorkerRecord] | None = None
+        self._told = 0.0
+
+    async def look(self, view: View, heard: set[str]) -> Message | None:
+        """Whether a worker has come, gone or changed, or all heartbeats have become old."""
+        found = await view.store.workers()
+        now = [msgspec.structs.replace(each, seen_ms=0) for each in found]
+        old = time.monotonic() - self._told >= LOOK_AGAIN_S
+        if now == self._before and not (old and found):
+            return None
+        self._before, self._told = now, time.monotonic()
+        return Message("workers", b"{}")
+
+    async def run(self, view: View) -> None:
+        """Look every few seconds."""
+        while True:
+            try:
+                if (message := await self.look(view, set())) is not None:
+                    self.tell(message)
+                await asyncio.sleep(_WORKERS_S)
+            except JobqError as e:
+                log.warning("the live feed of workers reads again in %g s: %s", _RETRY_S, e)
+                await asyncio.sleep(_RETRY_S)
+
+
+WORKERS: Literal["workers"] = "workers"
+Watched = QueueName | JobKey | Literal["workers"]
+"""What a tab watches: a queue, a job, or the workers."""
+
+
+def _feed(watched: Watched) -> Feed:
+    if isinstance(watched, JobKey):
+        return JobFeed(watched)
+    return QueueFeed(watched) if isinstance(watched, QueueName) else WorkersFeed()
+
+
 class Hub:
     """The feeds of one application, by what they read."""
 
     def __init__(self, view: Callable[[], View]) -> None:
         self._view = view
         """The whole store: who may watch what is decided before a tab subscribes."""
-        self._feeds: dict[QueueName | JobKey, Feed] = {}
+        self._feeds: dict[Watched, Feed] = {}
         self._tasks: dict[Feed, asyncio.Task[None]] = {}
         self._tabs: set[Tab] = set()
 
@@ -205,7 +253,7 @@ class Hub:
         return len(self._tabs)
 
     @contextlib.asynccontextmanager
-    async def watching(self, names: Sequence[QueueName | JobKey]) -> AsyncIterator[Tab]:
+    async def watching(self, names: Sequence[Watched]) -> AsyncIterator[Tab]:
         """A tab that is told of these queues and jobs."""
         tab = Tab()
         self._tabs.add(tab)
@@ -219,12 +267,10 @@ class Hub:
                 if not feed.tabs:
                     await self._end(name, feed)
 
-    def _join(self, name: QueueName | JobKey, tab: Tab) -> Feed:
+    def _join(self, name: Watched, tab: Tab) -> Feed:
         feed = self._feeds.get(name)
         if feed is None or feed.over:
-            feed = self._feeds[name] = (
-                JobFeed(name) if isinstance(name, JobKey) else QueueFeed(name)
-            )
+            feed = self._feeds[name] = _feed(name)
             self._tasks[feed] = asyncio.get_running_loop().create_task(
                 self._run(feed), name=f"jobq.web feed of {name}"
             )
@@ -242,7 +288,7 @@ class Hub:
             if feed.over is False:
                 tab.close()
 
-    async def _end(self, name: QueueName | JobKey, feed: Feed) -> None:
+    async def _end(self, name: Watched, feed: Feed) -> None:
         if self._feeds.get(name) is feed:
             del self._feeds[name]
         if (task := self._tasks.pop(feed, None)) is not None:

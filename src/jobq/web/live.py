@@ -7,6 +7,8 @@
 - `/live?tenant=` or `/live`: the same for each of the first 50 queues of the overview.
 - `/live?tenant=&queue=&id=`: `event: job` with a JobLive as JSON whenever the job changes, and
   `event: end` after the last one.
+- `/live?workers=true`: `event: workers` whenever a worker has come, gone or changed. The page then
+  reads what its reader may see.
 
 All tabs that watch the same queue or job share one reader of the store (feeds.py). A comment is
 sent every 15 seconds, so that proxies keep the connection open.
@@ -25,7 +27,7 @@ from jobq.errors import AccessDenied, JobqError, QuotaExceeded
 from jobq.web.data.job import record_of
 from jobq.web.data.queues import MAX_ROWS
 from jobq.web.data.view import View, queue_records
-from jobq.web.feeds import Hub, Message
+from jobq.web.feeds import WORKERS, Hub, Message, Watched
 from jobq.web.render import view_of
 
 HEARTBEAT_S = 15.0
@@ -50,9 +52,13 @@ async def live(request: Request) -> Response:
     )
 
 
-async def _names(request: Request, view: View) -> Sequence[QueueName | JobKey]:
+async def _names(request: Request, view: View) -> Sequence[Watched]:
     """What to watch. JobNotFound if it does not exist, or belongs to another tenant."""
     query = request.query_params
+    if query.get("workers"):
+        if not view.may("workers"):
+            raise AccessDenied("live updates of workers need the scope read")
+        return [WORKERS]
     tenant, queue, id = (query.get(name) or None for name in ("tenant", "queue", "id"))
     if tenant and queue and id:
         record = await record_of(view, tenant, queue, id)
@@ -63,9 +69,7 @@ async def _names(request: Request, view: View) -> Sequence[QueueName | JobKey]:
     return [record.queue for record in (await queue_records(view, tenant))[:MAX_ROWS]]
 
 
-async def _stream(
-    request: Request, hub: Hub, names: Sequence[QueueName | JobKey]
-) -> AsyncIterator[bytes]:
+async def _stream(request: Request, hub: Hub, names: Sequence[Watched]) -> AsyncIterator[bytes]:
     yield b"retry: 3000\n\n"
     checked = time.monotonic()
     async with hub.watching(names) as tab:

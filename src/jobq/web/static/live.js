@@ -5,7 +5,7 @@
 // Milliseconds between two refreshes, unless the page says otherwise.
 const APART_MS = 1000;
 // The events that the server sends, see live.py.
-const EVENTS = ["queue", "job", "end"];
+const EVENTS = ["queue", "job", "workers", "end"];
 // Milliseconds until a lost stream is opened again. It doubles up to the second number.
 const AGAIN_MS = 1000;
 const AGAIN_MAX_MS = 30000;
