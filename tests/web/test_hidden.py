@@ -1,0 +1,46 @@
+"""With hide_payloads, no response contains what users have stored in a job."""
+
+from __future__ import annotations
+
+from jobq.stores.base import Store
+from jobq.web.data.reads import READS
+from jobq.web.pages import PAGES
+from tests.web.conftest import Make
+from tests.web.kit import MARK
+from tests.web.test_roles import QUERIES
+
+MAIL = {"tenant": "acme", "queue": "mail"}
+JOBS = ("done", "failed", "again", "running", "waiting", "later", "whole")
+
+
+async def test_hidden_payloads_are_in_no_response(memory: Store, browse: Make) -> None:
+    browser = browse(memory, hide_payloads=True)
+    open_to_all = browse(memory)
+    shown = 0
+    paths = [(f"/api/v1{read.path}", QUERIES.get(read.path, {})) for read in READS]
+    paths += [(page.path, QUERIES.get(page.path, {})) for page in PAGES]
+    paths += [("/api/v1/job", {**MAIL, "id": id}) for id in JOBS]
+    paths += [("/job", {**MAIL, "id": id}) for id in JOBS]
+    paths += [("/jobs", {**MAIL, "state": "failed"}), ("/search", {"q": "done"})]
+    for path, query in paths:
+        assert MARK not in (await browser.get(path, **query)).text, path
+        shown += MARK in (await open_to_all.get(path, **query)).text
+    assert shown > 15, "the mark is in most responses of a dashboard that hides nothing"
+
+
+async def test_a_hidden_payload_cannot_be_downloaded(memory: Store, browse: Make) -> None:
+    query = {**MAIL, "id": "done"}
+    for part in ("arguments", "result", "progress", "saved"):
+        assert (await browse(memory).get("/payload", **query, part=part)).status_code == 200
+        reply = await browse(memory, hide_payloads=True).get("/payload", **query, part=part)
+        assert reply.status_code == 403
+        assert MARK not in reply.text
+    assert (await browse(memory).get("/payload", **query, part="worker")).status_code == 404
+
+
+async def test_a_live_stream_hides_payloads_too(memory: Store, browse: Make) -> None:
+    for hide in (True, False):
+        browser = browse(memory, hide_payloads=hide)
+        reply = await browser.get("/live", **MAIL, id="done")  # it has ended: so does the stream
+        assert "event: job" in reply.text
+        assert (MARK in reply.text) is not hide
