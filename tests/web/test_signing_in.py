@@ -126,7 +126,7 @@ async def test_a_changed_cookie_is_worth_nothing(memory: Store, browse: Make, to
     for wrong in (good[:-1], good[1:], "x" + good, foreign, ".", "a.b", "é.x", "x" * 5_000):
         browser.http.cookies.clear()
         reply = await browser.http.get(
-            "/api/v1/overview", headers={"Cookie": f"{SESSION}={wrong}".encode()}
+            "/api/v1/overview", headers=[(b"Cookie", f"{SESSION}={wrong}".encode())]
         )
         assert reply.status_code == 401, wrong[:40]
 

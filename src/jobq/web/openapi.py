@@ -14,7 +14,7 @@ from jobq.web.data.reads import READS, Read, SessionShown
 from jobq.web.data.view import Shape
 
 
-class Refusal(Shape):
+class Refusal(Shape, frozen=True, kw_only=True):
     """Why a request was refused (RFC 9457)."""
 
     type: str

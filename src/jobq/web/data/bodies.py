@@ -5,7 +5,7 @@ from __future__ import annotations
 from jobq.web.data.view import Shape
 
 
-class Done(Shape):
+class Done(Shape, frozen=True, kw_only=True):
     """What an action has changed."""
 
     changed: int
@@ -14,7 +14,7 @@ class Done(Shape):
     """For a person, e.g. `Paused billing.`"""
 
 
-class BulkDone(Shape):
+class BulkDone(Shape, frozen=True, kw_only=True):
     """One step of a bulk action: it changes up to 500 jobs. Send the same body again with `cursor`
     and `began_ms` of this reply until `cursor` is None."""
 
@@ -30,27 +30,27 @@ class BulkDone(Shape):
 # ── the bodies of requests ────────────────────────────────────────────────────────────────────────
 
 
-class QueueBody(Shape):
+class QueueBody(Shape, frozen=True, kw_only=True):
     """A queue."""
 
     tenant: str
     queue: str
 
 
-class HoldBody(QueueBody):
+class HoldBody(QueueBody, frozen=True, kw_only=True):
     """How long to hold a queue or one of its keys."""
 
     seconds: float
     key: str | None = None
 
 
-class KeyBody(QueueBody):
+class KeyBody(QueueBody, frozen=True, kw_only=True):
     """A queue or one of its keys."""
 
     key: str | None = None
 
 
-class LimitsBody(QueueBody):
+class LimitsBody(QueueBody, frozen=True, kw_only=True):
     """The limits of a queue or of one key. `reset` restores the declared ones.
 
     What is left out is no limit. A rate is `100/1m`, or `10+0.5/s` for a bucket of 10 tokens.
@@ -65,26 +65,26 @@ class LimitsBody(QueueBody):
     reset: bool = False
 
 
-class PurgeBody(QueueBody):
+class PurgeBody(QueueBody, frozen=True, kw_only=True):
     """Which ended jobs to remove: completed, failed or cancelled."""
 
     state: str
     older_than_s: float = 0.0
 
 
-class ClearBody(QueueBody):
+class ClearBody(QueueBody, frozen=True, kw_only=True):
     """Cancel the waiting jobs of a queue, with `delayed` also delayed and blocked ones."""
 
     delayed: bool = False
 
 
-class LockBody(QueueBody):
+class LockBody(QueueBody, frozen=True, kw_only=True):
     """A unique lock."""
 
     lock: str
 
 
-class JobBody(Shape):
+class JobBody(Shape, frozen=True, kw_only=True):
     """A job."""
 
     tenant: str
@@ -92,40 +92,40 @@ class JobBody(Shape):
     id: str
 
 
-class CancelBody(JobBody):
+class CancelBody(JobBody, frozen=True, kw_only=True):
     """A job to cancel, with `cascade` also the jobs it waits for."""
 
     cascade: bool = False
 
 
-class PriorityBody(JobBody):
+class PriorityBody(JobBody, frozen=True, kw_only=True):
     """The new priority of a job that has never started."""
 
     priority: int
 
 
-class RescheduleBody(JobBody):
+class RescheduleBody(JobBody, frozen=True, kw_only=True):
     """When a waiting or delayed job is due: in `delay_s`, or at a time."""
 
     delay_s: float = 0.0
     at_ms: int | None = None
 
 
-class UpdateBody(JobBody):
+class UpdateBody(JobBody, frozen=True, kw_only=True):
     """The new arguments of a job that has never started, as JSON: a list, an object, or both as
     `{"args": [], "kwargs": {}}`."""
 
     arguments: str
 
 
-class SignalBody(JobBody):
+class SignalBody(JobBody, frozen=True, kw_only=True):
     """A signal to a job. `value` is JSON."""
 
     name: str
     value: str = "null"
 
 
-class BulkBody(Shape):
+class BulkBody(Shape, frozen=True, kw_only=True):
     """Which jobs a bulk action means: the fields of a JobQuery. At least one state is needed."""
 
     tenant: str
@@ -143,7 +143,7 @@ class BulkBody(Shape):
     """When the first step was made. Jobs that have ended since are left alone."""
 
 
-class ScheduleBody(Shape):
+class ScheduleBody(Shape, frozen=True, kw_only=True):
     """A schedule."""
 
     tenant: str
@@ -151,13 +151,13 @@ class ScheduleBody(Shape):
     id: str
 
 
-class WorkerBody(Shape):
+class WorkerBody(Shape, frozen=True, kw_only=True):
     """A worker."""
 
     name: str
 
 
-class ConcurrencyBody(WorkerBody):
+class ConcurrencyBody(WorkerBody, frozen=True, kw_only=True):
     """How many jobs the worker runs at once from now on."""
 
     concurrency: int

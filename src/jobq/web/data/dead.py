@@ -19,7 +19,7 @@ _GROUPS = 100
 _QUEUES = 50
 
 
-class ErrorGroup(Shape):
+class ErrorGroup(Shape, frozen=True, kw_only=True):
     """Failed jobs of one cause."""
 
     tenant: str
@@ -40,7 +40,7 @@ class ErrorGroup(Shape):
     newest: JobRow
 
 
-class QueueFailures(Shape):
+class QueueFailures(Shape, frozen=True, kw_only=True):
     """How many failed jobs a queue has."""
 
     tenant: str
@@ -48,7 +48,7 @@ class QueueFailures(Shape):
     failed: int
 
 
-class DeadLetters(Shape):
+class DeadLetters(Shape, frozen=True, kw_only=True):
     """Groups of failed jobs, the largest first."""
 
     groups: tuple[ErrorGroup, ...]
@@ -72,9 +72,9 @@ async def dead_letters(
 ) -> DeadLetters:
     """The newest failed jobs by error: up to 300 of each queue and 1,000 in all."""
     failed: dict[QueueName, int] = {}
-    for record in (await queue_records(view, tenant, queue))[:MAX_QUEUES]:
-        if number := (await view.store.count(record.queue)).get(State.FAILED, 0):
-            failed[record.queue] = number
+    for listed in (await queue_records(view, tenant, queue))[:MAX_QUEUES]:
+        if number := (await view.store.count(listed.queue)).get(State.FAILED, 0):
+            failed[listed.queue] = number
     most_first = sorted(failed, key=lambda each: -failed[each])
     groups: dict[tuple[QueueName, str, str], list[JobRecord]] = {}
     looked_at, complete, size = 0, True, 0

@@ -21,7 +21,7 @@ _STATES = tuple(State)
 _LISTED = 100
 
 
-class FlowNode(Shape):
+class FlowNode(Shape, frozen=True, kw_only=True):
     """A job of a flow. `layer` 0 is the job that ends the flow; others are to its left."""
 
     tenant: str
@@ -40,14 +40,14 @@ class FlowNode(Shape):
     """Jobs that it waits for and that are not in the graph."""
 
 
-class FlowEdge(Shape):
+class FlowEdge(Shape, frozen=True, kw_only=True):
     """A line of the graph: indexes in the list of nodes. `waiter` waits for `waited_for`."""
 
     waiter: int
     waited_for: int
 
 
-class FlowGraph(Shape):
+class FlowGraph(Shape, frozen=True, kw_only=True):
     """The flow that a job belongs to."""
 
     id: str
@@ -60,7 +60,7 @@ class FlowGraph(Shape):
     """How many jobs are left out, as far as is known."""
 
 
-class FlowRow(Shape):
+class FlowRow(Shape, frozen=True, kw_only=True):
     """A flow in a list, by its last job."""
 
     job: JobRow
@@ -68,7 +68,7 @@ class FlowRow(Shape):
     """Jobs that it waits for directly."""
 
 
-class FlowList(Shape):
+class FlowList(Shape, frozen=True, kw_only=True):
     """Flows that were found among the newest jobs of each state."""
 
     flows: tuple[FlowRow, ...]

@@ -35,7 +35,7 @@ Part = Literal["arguments", "result", "progress", "saved"]
 """A value of a job that can be downloaded whole."""
 
 
-class Ref(Shape):
+class Ref(Shape, frozen=True, kw_only=True):
     """The name of another job."""
 
     tenant: str
@@ -43,7 +43,7 @@ class Ref(Shape):
     id: str
 
 
-class StepShown(Shape):
+class StepShown(Shape, frozen=True, kw_only=True):
     """A step that the job has recorded."""
 
     name: str
@@ -52,7 +52,7 @@ class StepShown(Shape):
     at_ms: int
 
 
-class JobShown(Shape):
+class JobShown(Shape, frozen=True, kw_only=True):
     """The page of a job."""
 
     row: JobRow
@@ -95,7 +95,7 @@ class JobShown(Shape):
     reschedule, update, remove, signal."""
 
 
-class JobLive(Shape):
+class JobLive(Shape, frozen=True, kw_only=True):
     """What a live stream sends about a job whenever it changes."""
 
     state: str

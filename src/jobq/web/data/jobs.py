@@ -19,7 +19,7 @@ _SAMPLES = 5
 _TIMES = ("created_after", "created_before", "ended_after", "ended_before")
 
 
-class JobQuery(Shape):
+class JobQuery(Shape, frozen=True, kw_only=True):
     """Which jobs of a queue. None or an empty text excludes no job."""
 
     tenant: str
@@ -40,7 +40,7 @@ class JobQuery(Shape):
     oldest_first: bool = False
 
 
-class JobRow(Shape):
+class JobRow(Shape, frozen=True, kw_only=True):
     """A job as a row of a list."""
 
     tenant: str
@@ -69,7 +69,7 @@ class JobRow(Shape):
     """Whether it waits for other jobs, or others wait for it."""
 
 
-class JobList(Shape):
+class JobList(Shape, frozen=True, kw_only=True):
     """A page of jobs. `cursor` continues it; None means there is no more.
 
     One call looks at a bounded number of jobs, so a page may be short and still have a cursor.
@@ -82,7 +82,7 @@ class JobList(Shape):
     """How many jobs of the queue are in each state, whatever the filter."""
 
 
-class BulkPreview(Shape):
+class BulkPreview(Shape, frozen=True, kw_only=True):
     """What a bulk action would change. If it is not `complete`, there may be more."""
 
     matched: int

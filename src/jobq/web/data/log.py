@@ -24,7 +24,7 @@ _MOMENTS = 6
 """Times of one job that are looked up: about 20 short reads each."""
 
 
-class LogEntry(Shape):
+class LogEntry(Shape, frozen=True, kw_only=True):
     """One event of a queue's log."""
 
     id: str

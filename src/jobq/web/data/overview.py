@@ -17,7 +17,7 @@ _FAILING = 3
 _TENANTS = 200
 
 
-class Overview(Shape):
+class Overview(Shape, frozen=True, kw_only=True):
     """The first page."""
 
     store: str

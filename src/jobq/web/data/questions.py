@@ -6,25 +6,25 @@ from jobq.web.data.jobs import JobQuery
 from jobq.web.data.view import Shape
 
 
-class Nothing(Shape):
+class Nothing(Shape, frozen=True, kw_only=True):
     """No query."""
 
 
-class Scoped(Shape):
+class Scoped(Shape, frozen=True, kw_only=True):
     """Of one tenant, or one queue. Left out: all that the caller may see."""
 
     tenant: str | None = None
     queue: str | None = None
 
 
-class Listing(Shape):
+class Listing(Shape, frozen=True, kw_only=True):
     """Queues of a tenant, or of all. `after` continues a list."""
 
     tenant: str | None = None
     after: str | None = None
 
 
-class OneQueue(Shape):
+class OneQueue(Shape, frozen=True, kw_only=True):
     """A queue, and how many minutes of its metrics."""
 
     tenant: str
@@ -32,7 +32,7 @@ class OneQueue(Shape):
     minutes: int = 60
 
 
-class QueueLog(Shape):
+class QueueLog(Shape, frozen=True, kw_only=True):
     """A queue, and how many of its newest events."""
 
     tenant: str
@@ -40,14 +40,14 @@ class QueueLog(Shape):
     limit: int = 50
 
 
-class JobListing(JobQuery):
+class JobListing(JobQuery, frozen=True, kw_only=True):
     """Which jobs, where the page begins, and how many."""
 
     cursor: str | None = None
     limit: int = 50
 
 
-class OneJob(Shape):
+class OneJob(Shape, frozen=True, kw_only=True):
     """A job, or a flow by its id."""
 
     tenant: str
@@ -55,7 +55,7 @@ class OneJob(Shape):
     id: str
 
 
-class DeadListing(Shape):
+class DeadListing(Shape, frozen=True, kw_only=True):
     """Failed jobs of a tenant, a queue or a task."""
 
     tenant: str | None = None
@@ -63,7 +63,7 @@ class DeadListing(Shape):
     name: str | None = None
 
 
-class OneWorker(Shape):
+class OneWorker(Shape, frozen=True, kw_only=True):
     """A worker."""
 
     name: str

@@ -26,7 +26,7 @@ _SAMPLE = 200
 _ENDS = frozenset({Kind.COMPLETED, Kind.FAILED, Kind.RETRIED})
 
 
-class Spread(Shape):
+class Spread(Shape, frozen=True, kw_only=True):
     """Percentiles of a duration, over `of` runs that ended recently."""
 
     p50_ms: int
@@ -35,7 +35,7 @@ class Spread(Shape):
     of: int
 
 
-class Rates(Shape):
+class Rates(Shape, frozen=True, kw_only=True):
     """Jobs per minute, averaged over the last five minutes."""
 
     accepted: float
@@ -45,7 +45,7 @@ class Rates(Shape):
     retried: float
 
 
-class Minute(Shape):
+class Minute(Shape, frozen=True, kw_only=True):
     """What happened in one minute of one queue. `wait_ms` and `run_ms` are means, not sums."""
 
     minute_ms: int
@@ -60,7 +60,7 @@ class Minute(Shape):
     run_ms: int
 
 
-class QueueRow(Shape):
+class QueueRow(Shape, frozen=True, kw_only=True):
     """A queue as a row of the overview."""
 
     tenant: str
@@ -86,14 +86,14 @@ class QueueRow(Shape):
     failed_per_minute: tuple[int, ...]
 
 
-class HeldKey(Shape):
+class HeldKey(Shape, frozen=True, kw_only=True):
     """A key that is held, and until when."""
 
     key: str
     until_ms: int
 
 
-class LimitsShown(Shape):
+class LimitsShown(Shape, frozen=True, kw_only=True):
     """The limits in force. None: no such limit."""
 
     limit: int | None
@@ -109,7 +109,7 @@ class LimitsShown(Shape):
     """Overrides of single keys, in words."""
 
 
-class QueueShown(Shape):
+class QueueShown(Shape, frozen=True, kw_only=True):
     """The page of a queue."""
 
     row: QueueRow
@@ -132,7 +132,7 @@ class QueueShown(Shape):
     """Readers of the event log and their positions."""
 
 
-class QueueLive(Shape):
+class QueueLive(Shape, frozen=True, kw_only=True):
     """What a live stream sends about a queue whenever it changes."""
 
     tenant: str
@@ -143,7 +143,7 @@ class QueueLive(Shape):
     workers: int
 
 
-class QueueList(Shape):
+class QueueList(Shape, frozen=True, kw_only=True):
     """Queues, by tenant and name. `after` continues the list; None means there is no more."""
 
     queues: tuple[QueueRow, ...]

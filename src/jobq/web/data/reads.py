@@ -13,22 +13,23 @@ from jobq.server.principal import Scope
 from jobq.web.data import dead, flows, job, jobs, overview, queues, schedules, tenants, workers
 from jobq.web.data import questions as q
 from jobq.web.data.jobs import JobQuery
+from jobq.web.data.log import LogEntry
 from jobq.web.data.view import Shape, View
 
 
-class MinuteList(Shape):
+class MinuteList(Shape, frozen=True, kw_only=True):
     """What happened per minute, oldest first."""
 
     minutes: tuple[queues.Minute, ...]
 
 
-class EventList(Shape):
+class EventList(Shape, frozen=True, kw_only=True):
     """Events of a queue's log, newest first."""
 
-    events: tuple[queues.LogEntry, ...]
+    events: tuple[LogEntry, ...]
 
 
-class SessionShown(Shape):
+class SessionShown(Shape, frozen=True, kw_only=True):
     """Who makes the request, and what they may do."""
 
     subject: str

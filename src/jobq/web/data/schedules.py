@@ -12,7 +12,7 @@ _UPCOMING = 5
 _UNITS = ((86_400_000, "d"), (3_600_000, "h"), (60_000, "min"), (1_000, "s"))
 
 
-class ScheduleRow(Shape):
+class ScheduleRow(Shape, frozen=True, kw_only=True):
     """A schedule."""
 
     tenant: str
@@ -36,7 +36,7 @@ class ScheduleRow(Shape):
     created_ms: int
 
 
-class ScheduleList(Shape):
+class ScheduleList(Shape, frozen=True, kw_only=True):
     """Schedules by queue. At most 500."""
 
     schedules: tuple[ScheduleRow, ...]

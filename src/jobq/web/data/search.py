@@ -12,14 +12,14 @@ MAX_FOUND = 50
 """Queues and jobs that a search returns. Nobody reads more of them on one page."""
 
 
-class QueueFound(Shape):
+class QueueFound(Shape, frozen=True, kw_only=True):
     """A queue whose name matches."""
 
     tenant: str
     queue: str
 
 
-class Found(Shape):
+class Found(Shape, frozen=True, kw_only=True):
     """What a search has found."""
 
     queues: tuple[QueueFound, ...]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeGuard
 
 import msgspec
 
@@ -22,7 +22,7 @@ MAX_DOWNLOAD = 16 * 2**20
 """Bytes of a value that can be downloaded. jq-server's own limit for a message is the same."""
 
 
-class Shown(Shape):
+class Shown(Shape, frozen=True, kw_only=True):
     """A stored value, cut on the server."""
 
     text: str
@@ -36,7 +36,7 @@ class Shown(Shape):
     codec: str = "json"
 
 
-class Problem(Shape):
+class Problem(Shape, frozen=True, kw_only=True):
     """Why an attempt or a job failed."""
 
     reason: str
@@ -150,7 +150,7 @@ def percent(data: bytes | None, codec: str) -> float | None:
     return _within(100 * value if isinstance(value, float) and value <= 1 else value)
 
 
-def _is_number(value: object) -> bool:
+def _is_number(value: object) -> TypeGuard[float]:
     return isinstance(value, (int, float)) and not isinstance(value, bool) and value == value
 
 

@@ -16,7 +16,7 @@ _MAX_QUEUES = 200
 _MINUTES = 5
 
 
-class TenantRow(Shape):
+class TenantRow(Shape, frozen=True, kw_only=True):
     """A tenant, summed over its queues."""
 
     tenant: str
@@ -30,7 +30,7 @@ class TenantRow(Shape):
     failed_per_minute: float
 
 
-class TenantList(Shape):
+class TenantList(Shape, frozen=True, kw_only=True):
     """Tenants by name. Those of the first 200 queues."""
 
     tenants: tuple[TenantRow, ...]

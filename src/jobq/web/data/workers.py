@@ -16,14 +16,14 @@ _ACTIVE = 200
 """Active jobs of each of them."""
 
 
-class QueueRef(Shape):
+class QueueRef(Shape, frozen=True, kw_only=True):
     """The name of a queue."""
 
     tenant: str
     queue: str
 
 
-class WorkerRow(Shape):
+class WorkerRow(Shape, frozen=True, kw_only=True):
     """A worker, as its last heartbeat described it."""
 
     name: str
@@ -40,7 +40,7 @@ class WorkerRow(Shape):
     seen_ms: int
 
 
-class WorkerList(Shape):
+class WorkerList(Shape, frozen=True, kw_only=True):
     """Workers by name. At most 500."""
 
     workers: tuple[WorkerRow, ...]
@@ -48,7 +48,7 @@ class WorkerList(Shape):
     now_ms: int
 
 
-class WorkerShown(Shape):
+class WorkerShown(Shape, frozen=True, kw_only=True):
     """The page of a worker."""
 
     row: WorkerRow
