@@ -6,7 +6,6 @@ import logging
 import time
 from collections.abc import Callable
 from importlib import import_module
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -221,11 +220,7 @@ def _routes() -> list[BaseRoute]:
         Route("/live", live.live, methods=["GET"]),
         Route("/payload", _payload, methods=["GET"]),
         *api.routes(),
-        *(
-            Route(page.path, _page(page), methods=["GET"])
-            for page in PAGES
-            if find_spec(f"jobq.web.pages.{page.name}")  # pages that are not written yet
-        ),
+        *(Route(page.path, _page(page), methods=["GET"]) for page in PAGES),
     ]
 
 
