@@ -403,6 +403,7 @@ def _arguments(queue: QueueName) -> dict[str, dict[str, Any]]:
         "fire": {"fires": [Fire(queue=queue, schedule="nightly", at_ms=1, next_ms=2)]},
         "get": {"jobs": [JobKey(queue, "1")]},
         "find": {"filter": Filter(queue=queue)},
+        "skip": {"filter": Filter(queue=queue)},
         "count": in_queue,
         "stats": in_queue,
         "holds": in_queue,

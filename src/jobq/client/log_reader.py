@@ -65,6 +65,10 @@ class LogReader:
         """A page of a queue's jobs, newest first within a state."""
         return await self.store.find(filter, cursor=cursor, limit=limit)
 
+    async def skip(self, filter: Filter, cursor: str | None, count: int) -> str | None:
+        """A cursor further on in a listing, without reading the jobs. None at its end."""
+        return await self.store.skip(filter, cursor=cursor, count=count)
+
     async def counts(self, tenant: str, queue: str) -> dict[State, int]:
         """How many jobs are in each state."""
         return await self.store.count(QueueName(tenant, queue))

@@ -137,6 +137,11 @@ def no_cursor(cursor: str) -> InvalidJob:
     )
 
 
+def not_divided() -> InvalidJob:
+    """`Store.skip` of a listing that begins with the oldest jobs."""
+    return InvalidJob("only a listing with the newest jobs first can be divided")
+
+
 def no_position(after: str) -> InvalidJob:
     """A position that does not come from an event log."""
     return InvalidJob(

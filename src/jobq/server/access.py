@@ -69,6 +69,7 @@ CALLS: dict[str, CallRule] = {
     # Reading. Workers read the jobs that their handlers wait for.
     "get": _rule("read", "work", names="jobs", elsewhere="missing"),
     "find": _READ,
+    "skip": _READ,
     "count": _rule("read", "work"),
     "stats": _READ,
     "holds": _rule("read", "work"),

@@ -355,6 +355,27 @@ async def test_the_oldest_jobs_of_each_partition_are_listed_first_and_none_is_mi
         assert of_part == sorted(of_part)
 
 
+@pytest.mark.parametrize("count", [1, 7, 1000])
+async def test_readers_that_share_a_listing_read_every_partition_once(
+    store: ValkeyStore, parted: QueueName, count: int
+) -> None:
+    ids = [f"j{n:03}" for n in range(40)]
+    await store.put([spec(parted, id) for id in ids])
+    filter = Filter(queue=parted, state=State.WAITING)
+    cursors: list[str | None] = [None]
+    while (cursor := await store.skip(filter, cursor=cursors[-1], count=count)) is not None:
+        cursors.append(cursor)
+    assert len(cursors) >= PARTS
+    seen: list[str] = []
+    for after, until in zip(cursors, [*cursors[1:], None], strict=True):
+        place, more = after, True
+        while more:
+            page = await store.find(filter, cursor=place, until=until, limit=3)
+            seen += [record.id for record in page.records]
+            place, more = page.cursor, page.cursor is not None
+    assert (len(seen), sorted(seen)) == (40, ids)
+
+
 async def test_a_lock_is_found_and_released_in_whichever_partition_it_is(
     store: ValkeyStore, parted: QueueName
 ) -> None:

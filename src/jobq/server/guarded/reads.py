@@ -39,11 +39,26 @@ class GuardedReads(Guard):
         found = await self._store.get(mine) if mine else []
         return in_place(own, found, None)
 
-    async def find(self, filter: Filter, *, cursor: str | None = None, limit: int = 100) -> Page:
+    async def find(
+        self,
+        filter: Filter,
+        *,
+        cursor: str | None = None,
+        limit: int = 100,
+        until: str | None = None,
+    ) -> Page:
         """Jobs of a queue."""
         self.check("find")
         self._own(filter.queue)
-        return await self._store.find(filter, cursor=cursor, limit=bounded(limit))
+        return await self._store.find(filter, cursor=cursor, limit=bounded(limit), until=until)
+
+    async def skip(
+        self, filter: Filter, *, cursor: str | None = None, count: int = 1000
+    ) -> str | None:
+        """A cursor further on in a listing."""
+        self.check("skip")
+        self._own(filter.queue)
+        return await self._store.skip(filter, cursor=cursor, count=count)
 
     async def count(self, queue: QueueName) -> dict[State, int]:
         """How many jobs are in each state."""

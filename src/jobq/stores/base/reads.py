@@ -25,12 +25,32 @@ class ReadStore(Protocol):
         """
         ...
 
-    async def find(self, filter: Filter, *, cursor: str | None = None, limit: int = 100) -> Page:
+    async def find(
+        self,
+        filter: Filter,
+        *,
+        cursor: str | None = None,
+        limit: int = 100,
+        until: str | None = None,
+    ) -> Page:
         """Jobs of a queue, newest first within a state, without their `errors`.
 
         With `oldest_first`, the oldest come first. Waiting jobs of a keyed queue are listed key by
         key, each in that order. A cursor belongs to its filter. Each call looks at a bounded number
-        of records, so a page may be short and still have a cursor.
+        of records, so a page may be short and still have a cursor. The listing ends at the cursor
+        `until`, which comes from `skip`.
+        """
+        ...
+
+    async def skip(
+        self, filter: Filter, *, cursor: str | None = None, count: int = 1000
+    ) -> str | None:
+        """A cursor about `count` jobs after another one, at most 10,000, without reading the jobs.
+
+        None if the listing ends before. Several readers share a long listing by such cursors: each
+        reads from one cursor until the next one. A job that keeps its place is then read exactly
+        once, also while others come and go. The task and the key of the filter are ignored. Raises
+        InvalidJob for a listing that begins with the oldest jobs.
         """
         ...
 

@@ -17,7 +17,7 @@ ROLES: dict[str, tuple[str, ...]] = {
     "leases": ("extend",),
     "notes": ("note", "logs"),
     "upkeep": ("tick",),
-    "reads": ("find", "count", "stats", "metrics", "queues"),
+    "reads": ("find", "skip", "count", "stats", "metrics", "queues"),
     "operators": (
         "alter",
         "pause",

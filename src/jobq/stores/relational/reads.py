@@ -41,6 +41,8 @@ DAY = 24 * 60
 """Minutes of a day: the longest time that metrics cover."""
 _LOOK = 1000
 """Rows that one `find` reads at the most, when its filter matches few of them."""
+_SKIP = 10_000
+"""Rows of an index that one `skip` passes at the most: a few milliseconds."""
 
 
 def get(tx: Tx, jobs: Sequence[JobKey]) -> list[JobRecord | None]:
@@ -79,6 +81,14 @@ class _Section(NamedTuple):
     order: Callable[[Job], tuple[Any, ...]]
     start: tuple[Any, ...]
     more: tuple[int, ...] = ()  # parameters that say which part of the index it is
+    directions: tuple[int, ...] = (-1, -1)  # 1 if the values of `order` go up, -1 if they go down
+
+    def is_after(self, values: tuple[Any, ...], place: tuple[Any, ...]) -> bool:
+        """Whether the listing shows a job with these values of its index after a place."""
+        for value, there, direction in zip(values, place, self.directions, strict=True):
+            if value != there:
+                return bool((value > there) == (direction > 0))
+        return False
 
 
 _FIRST, _LAST = (-1, -1), (2**62, 2**62)
@@ -97,8 +107,8 @@ def _sections(state: int, oldest_first: bool) -> list[_Section]:
                 _Section("page_waiting_keyed_oldest", keyed, _FIRST_KEY),
             ]
         return [
-            _Section("page_waiting", plain, (-1, 2**62)),
-            _Section("page_waiting_keyed", keyed, _LAST_KEY),
+            _Section("page_waiting", plain, (-1, 2**62), directions=(1, -1)),
+            _Section("page_waiting_keyed", keyed, _LAST_KEY, directions=(-1, 1, -1)),
         ]
     statement, start = ("page_timed_oldest", _FIRST) if oldest_first else ("page_timed", _LAST)
     return [
@@ -107,19 +117,19 @@ def _sections(state: int, oldest_first: bool) -> list[_Section]:
     ]
 
 
-def find(tx: Tx, filter: Filter, cursor: str | None, limit: int) -> Page:
+def find(tx: Tx, filter: Filter, cursor: str | None, limit: int, until: str | None = None) -> Page:
     """Implements `Store.find`. The cursor is [section, *values]: continue in that section after the
     job with these values of its index.
     """
     queue = tx.queue(filter.queue)
     if queue is None:
         return Page(records=())
-    states = _ORDER if filter.state is None else (STATE_CODES[filter.state],)
-    sections = [section for state in states for section in _sections(state, filter.oldest_first)]
+    sections = _listing(filter)
     first, after = (0, sections[0].start) if cursor is None else _parsed(cursor, sections)
+    end, last = (len(sections) - 1, None) if until is None else _parsed(until, sections)
     found: list[JobRecord] = []
     looked = 0
-    for n, section in enumerate(sections[first:], first):
+    for n, section in enumerate(sections[first : end + 1], first):
         if n > first:
             after = section.start
         most = _LOOK - looked
@@ -128,12 +138,42 @@ def find(tx: Tx, filter: Filter, cursor: str | None, limit: int) -> Page:
         parameters = (queue.qid, most, *after, *section.more)
         for place, row in enumerate(tx.execute(tx.sql.reads[section.statement], parameters), 1):
             job = read(row, Job)
+            if last is not None and n == end and section.is_after(section.order(job), last):
+                return Page(records=tuple(found))
             looked += 1
             if _matches(job, filter, tx.now):
                 found.append(_whole(tx, job, filter.queue))
             if len(found) >= limit or place == most:
                 return Page(records=tuple(found), cursor=json.dumps([n, *section.order(job)]))
     return Page(records=tuple(found))
+
+
+def skip(tx: Tx, filter: Filter, cursor: str | None, count: int) -> str | None:
+    """Implements `Store.skip`.
+
+    What is left of a section that has fewer jobs is skipped as well."""
+    if filter.oldest_first:
+        raise refusals.not_divided()
+    queue = tx.queue(filter.queue)
+    if queue is None:
+        return None
+    sections = _listing(filter)
+    first, after = (0, sections[0].start) if cursor is None else _parsed(cursor, sections)
+    for n, section in enumerate(sections[first:], first):
+        place = after if n == first else section.start
+        statement = tx.sql.reads[section.statement.replace("page_", "skip_")]
+        row = tx.execute(
+            statement, (queue.qid, min(max(count, 1), _SKIP) - 1, *place, *section.more)
+        ).fetchone()
+        if row is not None:
+            return json.dumps([n, *section.order(read(row, Job))])
+    return None
+
+
+def _listing(filter: Filter) -> list[_Section]:
+    """The sections of a listing, in its order."""
+    states = _ORDER if filter.state is None else (STATE_CODES[filter.state],)
+    return [section for state in states for section in _sections(state, filter.oldest_first)]
 
 
 def _parsed(cursor: str, sections: Sequence[_Section]) -> tuple[int, tuple[Any, ...]]:

@@ -309,8 +309,20 @@ class RelationalStore(ABC):
     async def get(self, jobs: Sequence[JobKey]) -> list[JobRecord | None]:
         return await (self._read_small if len(jobs) <= SMALL else self._read)(reads.get, jobs)
 
-    async def find(self, filter: Filter, *, cursor: str | None = None, limit: int = 100) -> Page:
-        return await self._read(reads.find, filter, cursor, limit)
+    async def find(
+        self,
+        filter: Filter,
+        *,
+        cursor: str | None = None,
+        limit: int = 100,
+        until: str | None = None,
+    ) -> Page:
+        return await self._read(reads.find, filter, cursor, limit, until)
+
+    async def skip(
+        self, filter: Filter, *, cursor: str | None = None, count: int = 1000
+    ) -> str | None:
+        return await self._read(reads.skip, filter, cursor, count)
 
     async def count(self, queue: QueueName) -> dict[State, int]:
         return await self._read_small(reads.count, queue)

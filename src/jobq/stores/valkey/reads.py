@@ -16,6 +16,23 @@ from jobq.stores.valkey.presence import Presence
 
 _BATCH = 500
 """Jobs per call of `get`: the server does nothing else meanwhile."""
+_SKIP = 10_000
+"""Entries that one `skip` passes at the most: a few milliseconds."""
+
+
+def _parsed(cursor: str | None, prefixes: Sequence[str]) -> tuple[int, str]:
+    """The partition of a cursor, and the cursor inside it."""
+    number, _, inner = (cursor or "0/").partition("/")
+    if not number.isdigit() or int(number) >= len(prefixes):
+        raise refusals.no_cursor(cursor or "")
+    return int(number), inner
+
+
+def _following(number: int, reply: bytes, partitions: int) -> str | None:
+    """The cursor after a call, which goes on in this partition, in the next one, or nowhere."""
+    if reply:
+        return f"{number}/{reply.decode()}"
+    return f"{number + 1}/" if number + 1 < partitions else None
 
 
 class Reads:
@@ -43,17 +60,25 @@ class Reads:
                         records[n] = job_replies.record(jobs[n].queue, view, whole=True)
         return records
 
-    async def find(self, filter: Filter, *, cursor: str | None = None, limit: int = 100) -> Page:
+    async def find(
+        self,
+        filter: Filter,
+        *,
+        cursor: str | None = None,
+        limit: int = 100,
+        until: str | None = None,
+    ) -> Page:
         """See ReadStore. The cursor of a partitioned queue begins with a partition's number."""
         prefixes = await self._places.prefixes(filter.queue)
-        number, _, inner = (cursor or "0/").partition("/")
-        if not number.isdigit() or int(number) >= len(prefixes):
-            raise refusals.no_cursor(cursor or "")
+        number, inner = _parsed(cursor, prefixes)
+        end, last = (len(prefixes), "") if until is None else _parsed(until, prefixes)
+        if number > end or (until is not None and number == end and not last):
+            return Page(records=())
         state = "" if filter.state is None else STATE_CODES[filter.state]
         name = b"" if filter.name is None else packing.encode(filter.name)
         reply = await self._calls.fcall(
             "find",
-            prefixes[int(number)],
+            prefixes[number],
             self._calls.now(),
             state,
             name,
@@ -61,12 +86,27 @@ class Reads:
             inner,
             limit,
             "1" if filter.oldest_first else "",
+            last if number == end else "",
         )
         records = tuple(job_replies.record(filter.queue, view) for view in reply[1:])
-        following: str | None = f"{number}/{reply[0].decode()}" if reply[0] else None
-        if following is None and int(number) + 1 < len(prefixes):
-            following = f"{int(number) + 1}/"
-        return Page(records=records, cursor=following)
+        following = _following(number, reply[0], len(prefixes))
+        ended = following == until or (number == end and not reply[0])
+        return Page(records=records, cursor=None if ended else following)
+
+    async def skip(
+        self, filter: Filter, *, cursor: str | None = None, count: int = 1000
+    ) -> str | None:
+        """See ReadStore. What is left of a partition that has fewer jobs is skipped as well."""
+        if filter.oldest_first:
+            raise refusals.not_divided()
+        prefixes = await self._places.prefixes(filter.queue)
+        number, inner = _parsed(cursor, prefixes)
+        state = "" if filter.state is None else STATE_CODES[filter.state]
+        most = min(max(count, 1), _SKIP)
+        reply = await self._calls.fcall(
+            "skip", prefixes[number], self._calls.now(), state, inner, most
+        )
+        return _following(number, reply, len(prefixes))
 
     async def count(self, queue: QueueName) -> dict[State, int]:
         """See ReadStore."""

@@ -97,7 +97,8 @@ class ValkeyStore:
         self.list_schedules = schedules.list_schedules
 
         reads = Reads(calls, places, presence)
-        self.get, self.find, self.logs = reads.get, reads.find, reads.logs
+        self.get, self.find, self.skip = reads.get, reads.find, reads.skip
+        self.logs = reads.logs
         self.count, self.stats, self.metrics = reads.count, reads.stats, reads.metrics
         self.queues = reads.queues
         events = EventReads(servers, calls, places)

@@ -36,6 +36,42 @@ SELECT {job} FROM jobs
 WHERE qid = $1 AND state = $5 AND keep = $6 AND at_ms IS NOT NULL AND (at_ms, pk) < ($3, $4)
 ORDER BY at_ms DESC, pk DESC LIMIT $2;
 
+-- The same indexes, without sending the jobs on the way: the job that follows $2 others.
+
+-- name: skip_waiting: a waiting job of a plain queue further on
+(
+    SELECT {job} FROM jobs_hot
+    WHERE qid = $1 AND state = 2 AND key IS NULL AND priority = $3 AND seq < $4
+    ORDER BY seq DESC LIMIT $2::bigint + 1
+)
+UNION ALL
+(
+    SELECT {job} FROM jobs_hot
+    WHERE qid = $1 AND state = 2 AND key IS NULL AND priority > $3
+    ORDER BY priority, seq DESC LIMIT $2::bigint + 1
+)
+LIMIT 1 OFFSET $2::bigint;
+
+-- name: skip_waiting_keyed: a waiting job of a keyed queue further on
+(
+    SELECT {job} FROM jobs_hot
+    WHERE qid = $1 AND state = 2 AND key IS NOT NULL AND key = $3
+        AND (priority > $4 OR (priority = $4 AND seq < $5))
+    ORDER BY priority, seq DESC LIMIT $2::bigint + 1
+)
+UNION ALL
+(
+    SELECT {job} FROM jobs_hot
+    WHERE qid = $1 AND state = 2 AND key IS NOT NULL AND key < $3
+    ORDER BY key DESC, priority, seq DESC LIMIT $2::bigint + 1
+)
+LIMIT 1 OFFSET $2::bigint;
+
+-- name: skip_timed: a job of another state further on
+SELECT {job} FROM jobs
+WHERE qid = $1 AND state = $5 AND keep = $6 AND at_ms IS NOT NULL AND (at_ms, pk) < ($3, $4)
+ORDER BY at_ms DESC, pk DESC LIMIT 1 OFFSET $2::bigint;
+
 -- name: page_waiting_oldest: waiting jobs of a plain queue, from the front
 (
     SELECT {job} FROM jobs_hot

@@ -56,10 +56,29 @@ function J.logs(keys, args)
   return J.look(cx, id) and call("LRANGE", cx.prefix .. KEY.log_lines .. id, 0, -1) or {}
 end
 
+-- The pages below end at the position `stop`, if it is given: one that `skip` has returned. They
+-- return true as their third value when they have reached it. Only listings with the newest jobs
+-- first have one.
+
+-- How many of the ids in `found` (flat, with scores) come up to the position `stop`.
+-- RETURNS the number, and whether the position was reached
+local function up_to(key, found, stop)
+  local score, member = stop:match("^([^\t]*)\t(.*)$")
+  if not member then return 0, true end
+  score = tonumber(score)
+  local gone = not call("ZSCORE", key, member)
+  for i = 1, #found, 2 do
+    local id, of = found[i], tonumber(found[i + 1])
+    if id == member and of == score then return (i + 1) / 2, true end
+    if of < score or gone and of == score and id < member then return (i - 1) / 2, true end
+  end
+  return #found / 2, false
+end
+
 -- A page of a sorted set from after the position "score\tmember": highest scores first, or lowest
 -- first if `oldest`.
 -- RETURNS ids, and the position of the last one or nil at the end
-local function page_of_set(key, position, n, oldest)
+local function page_of_set(key, position, n, oldest, stop)
   local z, last = oldest and "Z" or "ZREV", oldest and "+inf" or "-inf"
   local score, member = position:match("^([^\t]*)\t(.*)$")
   local found
@@ -78,33 +97,44 @@ local function page_of_set(key, position, n, oldest)
       found = call(z .. "RANGEBYSCORE", key, score, last, "WITHSCORES", "LIMIT", skip, n)
     end
   end
-  local ids = {}
-  for i = 1, #found, 2 do ids[#ids + 1] = found[i] end
-  if #ids < n then return ids, nil end
+  local ids, count, ends = {}, #found / 2, false
+  if stop then count, ends = up_to(key, found, stop) end
+  for i = 1, count do ids[i] = found[2 * i - 1] end
+  if ends or #ids < n then return ids, nil, ends end
   return ids, found[#found] .. "\t" .. ids[#ids]
 end
 
 -- A page of a waiting list from its end. The position is "priority\tpart\tplace". Places in a back
 -- list count from when the list was new, so they stay right while entries are popped.
 -- RETURNS entries, and the next position or nil at the end
-local function page_of_list(cx, list, position, n)
+local function page_of_list(cx, list, position, n, stop)
   local priority, part, place = position:match("^(%d+)\t(%a)\t(.*)$")
   priority, part = priority or "0", part or KEY.back
+  local stop_priority, stop_part, stop_place = (stop or ""):match("^(%d+)\t(%a)\t(.*)$")
+  local here = stop_priority == priority and stop_part == part
+  if stop_priority and not here and (tonumber(priority) > tonumber(stop_priority)
+    or priority == stop_priority and part == KEY.front) then return {}, nil, true end
   local entries, rest
   if part == KEY.back then
     local popped = priority == "0" and list:sub(-2) == KEY.plain_list and J.counters(cx).popped or 0
     local last = place and place ~= "" and tonumber(place) - 1 - popped
       or call("LLEN", list .. KEY.back .. priority) - 1
+    -- Nothing of this part comes before the stop if its place is empty.
+    local lowest = here and (stop_place == "" and last + 1 or tonumber(stop_place) - popped) or 0
+    local first = math.max(last - n + 1, lowest, 0)
     entries = {}
-    if last >= 0 then
-      local first = math.max(last - n + 1, 0)
+    if last >= first then
       local found = call("LRANGE", list .. KEY.back .. priority, first, last)
       for i = #found, 1, -1 do entries[#entries + 1] = found[i] end
       if first > 0 then rest = priority .. "\tl\t" .. (first + popped) end
     end
+    if here and first <= math.max(lowest, 0) then return entries, nil, true end
     if not rest then rest = priority .. "\tf\t" end
   else
-    entries, rest = page_of_set(list .. KEY.front .. priority, place, n, false)
+    local ends
+    entries, rest, ends = page_of_set(list .. KEY.front .. priority, place, n, false,
+      here and stop_place or nil)
+    if ends then return entries, nil, true end
     if rest then
       rest = priority .. "\tf\t" .. rest
     else
@@ -151,17 +181,20 @@ end
 
 -- The same over the waiting lists of all keys. The position is "key\n" and the position in its
 -- list.
-local function page_of_keys(cx, position, n, oldest)
+local function page_of_keys(cx, position, n, oldest, stop)
+  local keys_waiting = cx.prefix .. KEY.keys_waiting
+  local stop_key, stop_inside = (stop or ""):match("^([^\n]*)\n(.*)$")
+  local last = stop_key and "[" .. stop_key or "+"
   local key, inside = position:match("^([^\n]*)\n(.*)$")
-  if not key then key = call("ZRANGE", cx.prefix .. KEY.keys_waiting, 0, 0)[1] end
-  if not key then return {}, nil end
+  if not key then key = call("ZRANGEBYLEX", keys_waiting, "-", last, "LIMIT", 0, 1)[1] end
+  if not key then return {}, nil, stop_key ~= nil end
   local list = cx.prefix .. KEY.key_list .. key .. ":"
   local page = oldest and page_of_front or page_of_list
-  local entries, rest = page(cx, list, inside or "", n)
+  local entries, rest = page(cx, list, inside or "", n, key == stop_key and stop_inside or nil)
   if rest then return entries, key .. "\n" .. rest end
-  local following = call("ZRANGEBYLEX", cx.prefix .. KEY.keys_waiting, "(" .. key, "+", "LIMIT", 0,
-    1)[1]
-  return entries, following and following .. "\n" or nil
+  local following = call("ZRANGEBYLEX", keys_waiting, "(" .. key, last, "LIMIT", 0, 1)[1]
+  if following then return entries, following .. "\n" end
+  return entries, nil, stop_key ~= nil
 end
 
 -- Where the jobs of a state are: sorted sets, or the waiting lists.
@@ -188,10 +221,12 @@ local function sections_of(state)
   return all
 end
 
-local function page_of(cx, section, position, n, oldest)
-  if section ~= WAITING then return page_of_set(cx.prefix .. section, position, n, oldest) end
-  if J.meta(cx).mode == "keyed" then return page_of_keys(cx, position, n, oldest) end
-  return (oldest and page_of_front or page_of_list)(cx, cx.prefix .. KEY.plain_list, position, n)
+local function page_of(cx, section, position, n, oldest, stop)
+  if stop and position == stop then return {}, nil, true end
+  if section ~= WAITING then return page_of_set(cx.prefix .. section, position, n, oldest, stop) end
+  if J.meta(cx).mode == "keyed" then return page_of_keys(cx, position, n, oldest, stop) end
+  local page = oldest and page_of_front or page_of_list
+  return page(cx, cx.prefix .. KEY.plain_list, position, n, stop)
 end
 
 -- The job of an entry, if the entry is not stale.
@@ -203,23 +238,30 @@ local function current(cx, entry)
   end
 end
 
+-- The section of a cursor, and the position in it.
+local function place_of(cursor)
+  local number, position = cursor:match("^(%d+)|(.*)$")
+  return tonumber(number or 1), position or ""
+end
+
 -- find: a page of jobs.
 -- KEYS prefix
 -- ARGS now, state or "", task name packed or "", key or "", cursor ("section|position") or "",
---   limit, "1" for the oldest first
+--   limit, "1" for the oldest first, the cursor at which the listing ends or ""
 -- RETURNS {cursor or "", job (see J.view), …}
 function J.find(keys, args)
   local now, state, name, key, cursor, limit = unpack(args, 1, 6)
   local oldest = args[7] == "1"
   local cx, sections = J.open(keys[1], now, true), sections_of(state)
   limit = tonumber(limit)
-  local number, position = cursor:match("^(%d+)|(.*)$")
-  number, position = tonumber(number or 1), position or ""
+  local number, position = place_of(cursor)
+  local last, stop = #sections
+  if args[8] ~= "" then last, stop = place_of(args[8]) end
   local answers, looked = { "" }, 0
-  while sections[number] and #answers <= limit and looked < MAX_LOOKED_AT do
+  while number <= last and #answers <= limit and looked < MAX_LOOKED_AT do
     local section = sections[number]
     local n = math.min(limit + 1 - #answers, 100)
-    local entries, rest = page_of(cx, section, position, n, oldest)
+    local entries, rest = page_of(cx, section, position, n, oldest, number == last and stop or nil)
     for i = 1, #entries do
       local job
       if section == WAITING then
@@ -234,8 +276,27 @@ function J.find(keys, args)
     looked = looked + math.max(#entries, 1)
     if rest then position = rest else number, position = number + 1, "" end
   end
-  if sections[number] then answers[1] = number .. "|" .. position end
+  if number <= last then answers[1] = number .. "|" .. position end
   return answers
+end
+
+-- skip: the cursor after so many entries, or after fewer if they are in many lists. Entries that
+-- are stale count.
+-- KEYS prefix
+-- ARGS now, state or "", cursor ("section|position") or "", how many
+-- RETURNS the cursor, or "" at the end of the listing
+function J.skip(keys, args)
+  local now, state, cursor, left = unpack(args)
+  local cx, sections = J.open(keys[1], now, true), sections_of(state)
+  local number, position = place_of(cursor)
+  local pages = 0
+  left = tonumber(left)
+  while sections[number] and left > 0 and pages < MAX_LOOKED_AT do
+    local entries, rest = page_of(cx, sections[number], position, math.min(left, 1000), false)
+    left, pages = left - #entries, pages + 1
+    if rest then position = rest else number, position = number + 1, "" end
+  end
+  return sections[number] and number .. "|" .. position or ""
 end
 
 local function counts(cx)
