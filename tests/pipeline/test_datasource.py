@@ -4,18 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 
 from jobq import Queue, State, Worker
 from jobq.core import wire
 from jobq.pipeline.datasource import register
 from jobq.pipeline.datasource.columns import absolute_url
+from jobq.pipeline.datasource.jobs import JobsReader
 from jobq.pipeline.sources import open_source
+from scripts import postgres
+from tests.stores.valkey.servers import running as running_valkey
+from tests.stores.valkey.servers import valkey_or_skip
 
 
 @pytest.fixture
@@ -145,6 +151,66 @@ def test_jobs_are_read_with_results_and_filters_go_to_the_store(
     assert "= completed" not in pushed._jdf.queryExecution().executedPlan().toString()
 
 
+@contextmanager
+def running(store: str, folder: Path) -> Iterator[str]:
+    """The URL of a store."""
+    if store == "sqlite":
+        yield f"sqlite:///{folder}/jobs.db"
+    elif store == "valkey":
+        with running_valkey(valkey_or_skip(), folder) as server:
+            yield server.url
+    else:
+        with postgres.running(postgres.FAST) as server:
+            yield server.url
+
+
+@pytest.mark.parametrize(
+    "store",
+    [
+        "sqlite",
+        # The stores' own tests show that such listings are complete.
+        pytest.param("valkey", marks=pytest.mark.faults),
+        pytest.param("postgres", marks=pytest.mark.faults),
+    ],
+)
+def test_the_jobs_of_a_large_state_are_divided_among_tasks(store: str, tmp_path: Path) -> None:
+    async def fill(queue: Queue) -> None:
+        await queue.task_by_name("send").enqueue_many([(n,) for n in range(700)])
+        await queue.task_by_name("call").enqueue_many([(n,) for n in range(300)])
+        delayed = queue.task_by_name("send").options(delay=3600)
+        await delayed.enqueue_many([(n,) for n in range(250)])
+
+    with running(store, tmp_path) as url:
+        with_queue(url, fill)
+
+        def read(**options: str) -> tuple[list[int], list[dict[str, Any]]]:
+            reader = JobsReader({"url": url, "queue": "mail", **options})
+            tasks = [
+                [row for batch in reader.read(part) for row in batch.to_pylist()]
+                for part in reader.partitions()
+            ]
+            return [len(task) for task in tasks if task], [row for task in tasks for row in task]
+
+        sizes, rows = read()
+        assert sorted(sizes) == [250, 1000]
+        sizes, divided = read(jobsPerTask="100")
+        assert max(sizes) <= 100
+        assert (len(divided), {row["id"] for row in divided}) == (1250, {r["id"] for r in rows})
+        sizes, waiting = read(jobsPerTask="120", state="waiting", name="call")
+        assert len(sizes) > 1
+        assert sorted(row["args"] for row in waiting) == sorted(f"[{n}]" for n in range(300))
+
+
+def test_a_large_state_is_read_by_several_spark_tasks(spark: SparkSession, url: str) -> None:
+    write(spark.range(500).selectExpr("id AS n"), url)
+    options = {"url": url, "queue": "mail", "state": "waiting", "jobsPerTask": "150"}
+    jobs = spark.read.format("jobq").options(**options).load()
+    by_task = jobs.groupBy(F.spark_partition_id()).agg(F.count("id"), F.collect_set("id")).collect()
+    assert [len(row[2]) for row in by_task] == [row[1] for row in by_task]
+    assert len(by_task) >= 3
+    assert len({id for row in by_task for id in row[2]}) == sum(row[1] for row in by_task) == 500
+
+
 def test_events_are_streamed_from_the_log_and_acknowledged(
     spark: SparkSession, url: str, tmp_path: Path
 ) -> None:
@@ -244,6 +310,8 @@ def test_a_read_that_can_only_be_empty_is_an_error(spark: SparkSession, url: str
         load(sate="failed")
     with pytest.raises(Exception, match=r'"pushdown", "yes".*use true or false'):
         load(pushdown="yes")
+    with pytest.raises(Exception, match=r'"jobsPerTask", "0".*a number of at least 1'):
+        load(jobsPerTask="0")
 
 
 def test_a_missing_option_is_named_in_the_error(spark: SparkSession, url: str) -> None:

@@ -61,6 +61,14 @@ def flag(options: Mapping[str, str], name: str) -> bool:
     return value.lower() == "true"
 
 
+def count_of(options: Mapping[str, str], name: str, default: int) -> int:
+    """An option that is a number of at least 1."""
+    value = lowered(options).get(name.lower(), str(default))
+    if not value.isascii() or not value.isdigit() or int(value) == 0:
+        raise ConfigError(f'.option("{name}", "{value}"): use a number of at least 1')
+    return int(value)
+
+
 def required(options: Mapping[str, str], name: str) -> str:
     """Get a mandatory option. Spark passes the names of options in lower case."""
     value = options.get(name.lower()) or options.get(name)

@@ -40,6 +40,7 @@ from jobq.pipeline.datasource.columns import (
     EVENTS,
     LINES,
     check_options,
+    count_of,
     existing_store_url,
     lowered,
 )
@@ -79,7 +80,7 @@ class EventsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         low = lowered(options)
         self.url = existing_store_url(options)
         self.tenant, self.queue = low.get("tenant"), low.get("queue")
-        self.max_events = _count(low.get("maxeventspertrigger", str(_MAX_EVENTS)))
+        self.max_events = count_of(options, "maxEventsPerTrigger", _MAX_EVENTS)
         start = low.get("startingposition", "earliest")
         check_choice(start, "startingPosition", ("earliest", "latest"), error=ConfigError)
         self.from_now = start == "latest"
@@ -189,12 +190,6 @@ class EventsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         async with LogReader(self.url) as log:
             for name, position in end.items():
                 await log.acknowledge(_queue(name), self.reader, position)
-
-
-def _count(text: str) -> int:
-    if not text.isascii() or not text.isdigit() or int(text) == 0:
-        raise ConfigError(f'.option("maxEventsPerTrigger", "{text}"): use a number of at least 1')
-    return int(text)
 
 
 def _name(queue: QueueName) -> str:
