@@ -26,7 +26,7 @@ CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 in_chromium = pytest.mark.skipif(CHROMIUM is None, reason="needs chromium in the PATH")
 
 START, HOUR = History.START, 3_600_000
-HOSTILE = "</script><img src=x onerror=alert(1)>\"'`\u2028\x1b[31m"
+HOSTILE = "\" onfocus=alert(1) '></script><img src=x onerror=alert(1)>\"'`\u2028\x1b[31m"
 LAKE = {"events": 120, "duplicates": 1, "late": 0, "quarantined": 0}
 
 
@@ -240,6 +240,8 @@ def test_hostile_names_are_only_text_and_the_policy_allows_the_page(
     opened = Opened(browser, tmp_path, report())
     assert opened.count("img") == 0
     assert opened.count("script") == 2
+    names = "[...document.querySelectorAll('*')].flatMap((one) => one.getAttributeNames())"
+    assert not [name for name in opened.tab.evaluate(names) if name.startswith("on")]
     assert opened.count(".chart svg") == 7
     # Even a script that got into the page would not run.
     opened.tab.evaluate(
@@ -278,6 +280,27 @@ def test_filters_narrow_charts_tiles_and_tables(browser: Any, tmp_path: Path) ->
     )
     assert shown.count() == 1, "a hostile name can be selected too"
     opened.close(tmp_path / "filtered.png")
+
+
+@in_chromium
+def test_one_of_a_tenants_queues_can_be_chosen(browser: Any, tmp_path: Path) -> None:
+    made = report(then=False)
+    (standout, *_) = made.standouts
+    more = Period(
+        queues=[*made.now.queues, queue("acme", "bills", 96, 1)],
+        tasks=[*made.now.tasks, task("acme", "bills", "charge", 96, 1)],
+    )
+    another = msgspec.structs.replace(standout, queue="bills", name="charge")
+    both = msgspec.structs.replace(made, now=more, standouts=[standout, another])
+    opened = Opened(browser, tmp_path, both)
+    shown = opened.tab.locator("section", has_text="What stands out").locator("tbody tr:visible")
+    opened.tab.select_option("#tenant", "acme")
+    assert (opened.tile("jobs accepted"), shown.count()) == ("1.06k", 2)
+    opened.tab.select_option("#queue", "bills")
+    assert (opened.tile("jobs accepted"), shown.count()) == ("96", 1)
+    assert "charge" in shown.inner_text()
+    assert opened.tab.locator("#task option").all_text_contents()[1:] == ["charge"]
+    opened.close(tmp_path / "queue.png")
 
 
 @in_chromium
