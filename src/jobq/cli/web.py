@@ -66,7 +66,6 @@ async def web(
     from jobq.web.site import Dashboard
     from jobq.web.tokens import TokenFile
 
-    logs.configure("info", "text")
     if tokens_file is None and not is_loopback(host):
         raise click.UsageError(
             f"--host {host} lets other machines do everything: give --tokens-file, so that people "
@@ -82,6 +81,7 @@ async def web(
         local=Principal(subject=ctl.backend.actor, tenant=tenant, scopes=SCOPES),
     )
     listener = listening(host, port)
+    logs.configure("info", "text")
     stopping = asyncio.Event()
 
     def caught(number: signal.Signals) -> None:
