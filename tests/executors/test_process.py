@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 from pathlib import Path
@@ -237,3 +238,17 @@ async def test_a_task_that_a_child_does_not_find_is_refused_before_the_worker_st
     work.define_later(queue)
     with pytest.raises(ConfigError, match="does not register the task"):
         await Worker(queue).__aenter__()
+
+
+async def test_a_worker_can_be_stopped_while_its_children_start(queue: Queue) -> None:
+    later = Queue("later", "memory://stopped-while-children-start")
+
+    @later.task
+    async def inline() -> None: ...
+
+    async with later:
+        starting = Worker(queue, later, pool=1)  # the executor of `later` is opened after the pool
+        running = asyncio.create_task(starting.run())
+        await until(lambda: "process" in starting._executors, "the pool to start")
+        await starting.stop(drain=0)
+        await asyncio.wait_for(running, 30)

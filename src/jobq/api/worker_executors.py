@@ -58,7 +58,7 @@ class WorkerExecutors(Executors):
 
     async def aclose(self) -> None:
         """End the child processes, and release what the executors hold."""
-        for executor in self.values():
+        for executor in tuple(self.values()):  # a worker that is still starting may add one
             await executor.aclose()
 
     def startable(self, concurrency: int) -> int:
