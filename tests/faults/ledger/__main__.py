@@ -44,7 +44,8 @@ def _parser() -> argparse.ArgumentParser:
     add("--workers", type=int, default=3, help="worker processes (3)")
     add("--producers", type=int, default=2, help="producer processes (2)")
     add("--lease", type=float, default=2.0, metavar="SECONDS", help="lease of a job (2)")
-    add("--work", type=float, default=5.0, metavar="MS", help="average time of a handler (5)")
+    add("--work", type=float, metavar="MS", help="average time of a handler (such that the load "
+        "lasts as long as the faults)")  # fmt: skip
     add("--keep", type=Path, metavar="FOLDER", help="keep all facts and logs there")
     return parser
 

@@ -29,8 +29,10 @@ is adjusted while the monotonic one is not, and both are rounded."""
 SHOWN = 20
 """Findings that are kept in words. All of them are counted."""
 
-Rule = Literal["lost", "unfinished", "unexplained repeat", "hidden run", "end without a run",
-               "two ends", "wrong record", "illegal step", "gap", "wrong count"]  # fmt: skip
+Rule = Literal[
+    "lost", "unfinished", "unexplained repeat", "hidden run", "end without a run", "two ends",
+    "wrong record", "illegal step", "gap", "wrong count", "bad exit",
+]  # fmt: skip
 
 
 class Fault(NamedTuple):

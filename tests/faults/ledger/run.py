@@ -15,11 +15,12 @@ from pathlib import Path
 from tests.faults.ledger import facts, plan, warden
 from tests.faults.ledger.facts import now_ms
 from tests.faults.ledger.fleet import Fleet, end
-from tests.faults.ledger.judge import Fault, Judge, Verdict
+from tests.faults.ledger.judge import Fault, Finding, Judge, Verdict
 from tests.faults.ledger.places import CLOCKS, Place, Sqlite
 from tests.faults.ledger.places_postgres import Postgres, PostgresPair
 from tests.faults.ledger.places_server import JqServers, JqServersOnPostgres, JqServersOnValkey
 from tests.faults.ledger.places_valkey import Cluster, Sentinel, Valkey
+from tests.faults.ledger.tasks import CONCURRENCY
 from tests.waiting import blocks
 
 PLACES: dict[str, type[Place]] = {
@@ -39,6 +40,10 @@ STUCK_S = 180
 and the start of a worker on a loaded machine."""
 BACK_S = 60
 """Seconds that the reader goes back after a fault that may have undone writes."""
+FAULT_S = 3.0
+"""Seconds of load per fault: most faults last about so long."""
+MIN_WORK_MS, MAX_WORK_MS = 5.0, 1_000.0
+"""Milliseconds that a handler works on average, unless the caller decides."""
 LOOK_S = 0.05
 """Seconds between two looks at the progress."""
 
@@ -64,8 +69,8 @@ class Settings:
     workers: int = 3
     producers: int = 2
     lease_s: float = 2.0
-    work_ms: float = 5.0
-    """The average time that a handler works."""
+    work_ms: float | None = None
+    """The average time that a handler works; by default, so long that faults meet running jobs."""
 
 
 @dataclass
@@ -106,6 +111,8 @@ def execute(settings: Settings, folder: Path, show: Show) -> Result:
         keeper.wait(30)
     show("judging")
     verdict = judge(folder, run.faults, wall_ms=run.wall_ms)
+    for finding in run.bad_exits:
+        verdict.add(finding)
     return Result(
         settings, run.place.durability, verdict, run.faults, time.monotonic() - began,
         run.place.left_out,
@@ -132,6 +139,7 @@ class _Run:
     def __init__(self, settings: Settings, folder: Path, show: Show) -> None:
         self._settings, self._folder, self._show = settings, folder, show
         self.faults: list[Fault] = []
+        self.bad_exits: list[Finding] = []
         self.wall_ms = time.time_ns() // 1_000_000 - now_ms()
         kind = PLACES[settings.store]
         wanted = frozenset(settings.only or plan.KINDS)
@@ -147,11 +155,18 @@ class _Run:
             self.place, folder, jobs=settings.jobs, executor=settings.executor,
             variables={
                 "LEDGER_LEASE_S": str(settings.lease_s),
-                "LEDGER_WORK_MS": str(settings.work_ms),
+                "LEDGER_WORK_MS": str(self._work_ms()),
                 "LEDGER_AHEAD": str(max(500, min(20_000, settings.jobs // 10))),
             },
         )  # fmt: skip
         self._last = (0, 0.0)  # how many jobs had ended, and since when
+
+    def _work_ms(self) -> float:
+        """The time of a handler. By default, the load takes as long as all the faults."""
+        given = self._settings.work_ms
+        slots = self._settings.workers * CONCURRENCY
+        wanted = len(self._plan) * FAULT_S * 1000 * slots / max(1, self._settings.jobs)
+        return min(MAX_WORK_MS, max(MIN_WORK_MS, wanted)) if given is None else given
 
     def close(self) -> None:
         """End all processes."""
@@ -272,6 +287,9 @@ class _Run:
         self._fleet.start_worker()
         process.terminate()
         end(process)
+        if process.returncode not in (0, -signal.SIGTERM):  # -SIGTERM: it was still importing
+            text = f"worker {name} ended with {process.returncode} after SIGTERM: see worker.txt"
+            self.bad_exits.append(Finding("bad exit", 0, text))
         return name, None
 
     def _network_delay(self, rng: random.Random) -> None:

@@ -62,6 +62,12 @@ static void in_child(void) {
     }
 }
 
+/* PostgreSQL writes the title of its processes over the environment. */
+static const char *copied(const char *variable) {
+  const char *value = getenv(variable);
+  return value ? strdup(value) : NULL;
+}
+
 __attribute__((constructor)) static void init(void) {
   static int done;
   if (done) return;
@@ -78,17 +84,18 @@ __attribute__((constructor)) static void init(void) {
   real_posix_fallocate = dlsym(RTLD_NEXT, "posix_fallocate");
   real_fsync = dlsym(RTLD_NEXT, "fsync");
   real_fdatasync = dlsym(RTLD_NEXT, "fdatasync");
-  folder = getenv("POWER_DIR");
-  undo_folder = getenv("POWER_LOG");
+  folder = copied("POWER_DIR");
+  undo_folder = copied("POWER_LOG");
   pthread_atfork(NULL, NULL, in_child);
 }
 
-static void must(int ok) {
+static void must_at(int ok, int line) {
   if (!ok) { /* a lost record would make a later check wrong: end the process instead */
-    dprintf(2, "power.c: cannot keep the record of a write: %s\n", strerror(errno));
+    dprintf(2, "power.c: line %d: cannot keep the record of a write: %s\n", line, strerror(errno));
     abort();
   }
 }
+#define must(ok) must_at(!!(ok), __LINE__)
 
 /* Whether the descriptor is a file under POWER_DIR. Called once, after it was opened. */
 static void look(int fd) {
