@@ -7,53 +7,42 @@ nothing of it is told.
 
 from __future__ import annotations
 
-import threading
 import time
-from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterator
+from typing import Any
 
-import grpc
 import jwt
 import msgspec
 import pytest
-from google.protobuf.descriptor import Descriptor, FieldDescriptor, MethodDescriptor
-from google.protobuf.message import Message
-from google.protobuf.message_factory import GetMessageClass
 from grpc import StatusCode
 
-from jobq.core.commands import Cancel
-from jobq.core.queues import Fire, QueueConfig, ScheduleSpec
 from jobq.core.records import (
-    Claim,
-    Complete,
-    Failure,
-    Filter,
     JobKey,
-    JobRecord,
-    JobSpec,
-    LeaseRef,
-    Note,
     QueueName,
     Topic,
-    UniqueSpec,
 )
-from jobq.core.states import State
-from jobq.core.workers import WorkerRecord
 from jobq.rpc import contract, frames
-from jobq.rpc.v1 import admin_pb2, jobs_pb2, workers_pb2
 from jobq.server.access import CALLS, RPCS
 from jobq.server.keys import KeySet, secret_key
 from jobq.server.principal import SCOPES, Scope
-from jobq.server.services import SERVICES
 from jobq.server.tokens import TokenRules, Tokens
-from jobq.stores.base import Store
 from tests.server.kit import AUDIENCE, ISSUER, SECRET, claims, token
-from tests.server.serving import PATIENCE_S, RunningServer
-
-OTHER = QueueName("other", "mail")
-MARK = b"what nobody else may read"
-"""Is in the payload, the result and the log lines of the other tenant's jobs."""
-
+from tests.server.matrix import (
+    DESCRIPTORS,
+    MARK,
+    MISSING,
+    NEEDS,
+    OTHER,
+    SENT,
+    SERVED,
+    arguments,
+    calls_in,
+    exchange,
+    fill,
+    make_call,
+    seen,
+)
+from tests.server.serving import RunningServer
 
 # ── a server with two tenants ─────────────────────────────────────────────────────────────────────
 
@@ -63,61 +52,17 @@ def server() -> Iterator[RunningServer]:
     rules = TokenRules(issuer=ISSUER, audience=AUDIENCE)
     tokens = Tokens(KeySet([secret_key(SECRET, frozenset())]), rules)
     running = RunningServer(authenticator=tokens)
-    running.do(_fill(running.context.store))
+    running.do(fill(running.context.store))
     yield running
     running.stop()
-
-
-async def _fill(store: Store) -> None:
-    """Everything that a tenant can have."""
-    payload = b'[[],{"text":"' + MARK + b'"}]'
-
-    def spec(id: str, **more: Any) -> JobSpec:
-        return JobSpec(queue=OTHER, id=id, name="send", payload=payload, **more)
-
-    await store.declare(OTHER, QueueConfig(dead_letters="dead"))
-    await store.put([spec("1", unique=UniqueSpec(lock="lock"), priority=9)])
-    claim = Claim(queues=(OTHER,), limit=1, lease_ms=3_600_000)
-    settled = await store.settle([], worker="other:w", call="1", then=claim)
-    lease = settled.leases[0]
-    await store.note([Note(lease=LeaseRef(OTHER, "1", lease.token), lines=(MARK.decode(),))])
-    await store.put([spec("2"), spec("3", delay_ms=3_600_000)])
-    await store.put_schedule(
-        ScheduleSpec(queue=OTHER, id="nightly", template=spec("s"), every_ms=3_600_000),
-        next_ms=int(time.time() * 1000) + 3_600_000,
-    )
-    worker = WorkerRecord(name="other:w", host="h", pid=1, queues=(OTHER,), concurrency=1)
-    await store.beat(worker, ttl_ms=3_600_000)
-    await store.ack_events(OTHER, "reader", "0")
-
-
-async def _seen(store: Store) -> dict[str, Any]:
-    """Everything that the other tenant has, as a reader of the store sees it."""
-    return {
-        "queues": await store.queues("other"),
-        "jobs": await store.get([JobKey(OTHER, id) for id in ("1", "2", "3")]),
-        "counts": await store.count(OTHER),
-        "holds": await store.holds(OTHER),
-        "lock": await store.find_lock(OTHER, "lock"),
-        "schedules": await store.list_schedules(OTHER),
-        "workers": [(w.name, w.draining) for w in await store.workers(OTHER)],
-        "asked": (
-            await store.beat(
-                WorkerRecord(name="other:w", host="h", pid=1, queues=(OTHER,), concurrency=1),
-                ttl_ms=3_600_000,
-            )
-        ).request,
-        "readers": await store.readers(OTHER),
-        "log": await store.read_events(OTHER, after="0"),
-    }
 
 
 @pytest.fixture
 def untouched(server: RunningServer) -> Iterator[None]:
     """The test changes nothing of the other tenant."""
-    before = server.do(_seen(server.context.store))
+    before = server.do(seen(server.context.store))
     yield
-    assert server.do(_seen(server.context.store)) == before
+    assert server.do(seen(server.context.store)) == before
 
 
 # ── tokens that must not work ─────────────────────────────────────────────────────────────────────
@@ -151,170 +96,17 @@ def _without(needed: frozenset[Scope]) -> str:
     return token(scope=sorted(SCOPES - needed - {"admin"}))
 
 
-# ── the typed services ────────────────────────────────────────────────────────────────────────────
-
-DESCRIPTORS = {
-    f"{service.full_name}/{method.name}": method
-    for file in (jobs_pb2.DESCRIPTOR, admin_pb2.DESCRIPTOR, workers_pb2.DESCRIPTOR)
-    for service in file.services_by_name.values()
-    for method in service.methods
-}
-SERVED = {
-    name: method
-    for name, method in DESCRIPTORS.items()
-    if method.name != "Exchange" and any(made.__name__ in name for made in SERVICES)
-}
-"""The calls with typed messages. The exchange stream has a matrix of its own, below."""
-
-
-def _needs(*scopes: Scope) -> frozenset[Scope]:
-    return frozenset(scopes)
-
-
-_ANYONE = _needs()
-NEEDS: dict[str, frozenset[Scope]] = {
-    **dict.fromkeys(("Submit", "SubmitMany", "SubmitStream", "SubmitFlow"), _needs("produce")),
-    **dict.fromkeys(("Cancel", "Rerun", "Signal"), _needs("produce")),
-    **dict.fromkeys(("Get", "Wait"), _needs("read", "work")),
-    **dict.fromkeys(("List", "Logs", "Events"), _needs("read")),
-    "AckEvents": _needs("admin"),
-    "CreateQueue": _needs("produce", "work", "admin"),
-    "ListQueues": _needs("read", "work"),
-    **dict.fromkeys(("GetQueueStats", "ListDeadLetters", "GetLock"), _needs("read")),
-    "ListHolds": _needs("read", "work"),
-    "ListReaders": _needs("read"),
-    "ListWorkers": _needs("read"),
-    "ListSchedules": _needs("read", "work"),
-    "PutSchedule": _needs("produce", "work"),
-    "RemoveSchedule": _needs("produce"),
-    "RerunDeadLetters": _needs("read"),  # and produce, to change what was found
-    **dict.fromkeys(
-        (
-            *("PauseQueue", "ResumeQueue", "ClearQueue", "RemoveQueue", "SetLimits", "Hold"),
-            *("ReleaseHold", "ReleaseLock", "PauseSchedule", "ResumeSchedule", "DrainWorker"),
-            *("ResumeWorker", "ShutdownWorker", "PurgeDeadLetters", "RemoveReader"),
-        ),
-        _needs("admin"),
-    ),
-    "ListTenants": _needs("read", "work"),
-    "GetStatus": _needs("read"),
-    "GetVersion": _ANYONE,
-    **dict.fromkeys(
-        (
-            *("Register", "Heartbeat", "StreamJobs", "Claim", "Report", "Release", "Extend"),
-            *("Note", "Deregister"),
-        ),
-        _needs("work"),
-    ),
-}
-"""The scopes of which one is needed, by the name of the call. `admin` is always enough."""
-
-
 def test_every_call_of_every_service_has_a_row() -> None:
     names = {method.name for method in DESCRIPTORS.values()} - {"Exchange"}
     assert names == set(NEEDS), "say here which scope the call needs"
     assert names == set(RPCS), "say in access.py which scope the call needs"
 
 
-VALUES: dict[str, Any] = {
-    "queue": "mail",
-    "queues": ["mail"],
-    "id": "1",
-    "ids": ["1"],
-    "job": "1",
-    "name": "send",
-    "worker": "w",
-    "session": "",
-    "lock": "lock",
-    "reader": "reader",
-    "position": "0",
-    "payload": b"[[],{}]",
-    "token": "1",
-    "credit": 1,
-    "limit": 1,
-    "concurrency": 1,
-    "lease_ms": 1000,
-    "hold_ms": 1000,
-    "every_ms": 60_000,
-    "call": "1",
-    "timeout_ms": 1,
-    "wait_ms": 0,
-    "until_now": True,
-    "schedule": "nightly",
-}
-"""Values of fields, by name. They name what the other tenant has."""
-_LEFT_OUT = {"after", "after_queue", "cron", "unique", "flow", "config", "limits", "running"}
-
-
-def _filled(descriptor: Descriptor, **fields: Any) -> Message:
-    """A request with everything that it can name."""
-    message = GetMessageClass(descriptor)()
-    for field in descriptor.fields:
-        _fill_field(message, field)
-    for name, value in fields.items():
-        if name in descriptor.fields_by_name:
-            setattr(message, name, value)
-        elif "open" in descriptor.fields_by_name:
-            setattr(message.open, name, value)  # type: ignore[attr-defined]
-    return message
-
-
-def _fill_field(message: Message, field: FieldDescriptor) -> None:
-    if field.name in _LEFT_OUT or field.name == "tenant" or field.containing_oneof is not None:
-        return
-    if field.message_type is not None:
-        if field.message_type.GetOptions().map_entry:
-            return
-        inner = _filled(field.message_type)
-        if field.is_repeated:
-            getattr(message, field.name).append(inner)
-        else:
-            getattr(message, field.name).CopyFrom(inner)
-    elif field.name in VALUES:
-        value = VALUES[field.name]
-        if field.is_repeated:
-            getattr(message, field.name).extend(value)
-        else:
-            setattr(message, field.name, value)
-
-
-class Outcome(NamedTuple):
-    """How a call ended."""
-
-    code: StatusCode
-    details: str
-    replies: bytes
-
-
-def _call(
-    server: RunningServer, method: MethodDescriptor, bearer: str | None, **fields: Any
-) -> Outcome:
-    """Make a call with a filled request, and read all replies."""
-    kind = ("stream" if method.client_streaming else "unary") + (
-        "_stream" if method.server_streaming else "_unary"
-    )
-    service = method.containing_service.full_name
-    make = getattr(server.channel, kind)(
-        f"/{service}/{method.name}",
-        request_serializer=lambda message: message.SerializeToString(),
-        response_deserializer=bytes,
-    )
-    request = _filled(method.input_type, **fields)
-    metadata = [] if bearer is None else [("authorization", f"Bearer {bearer}")]
-    given = iter([request]) if method.client_streaming else request
-    try:
-        found = make(given, metadata=metadata, timeout=PATIENCE_S)
-        replies = b"".join(found) if method.server_streaming else found
-    except grpc.RpcError as e:
-        return Outcome(e.code(), e.details() or "", b"")
-    return Outcome(StatusCode.OK, "", replies)
-
-
 @pytest.mark.parametrize("name", SERVED)
 @pytest.mark.usefixtures("untouched")
 def test_a_wrong_token_is_refused_by_every_call(server: RunningServer, name: str) -> None:
     for kind, wrong in WRONG.items():
-        found = _call(server, SERVED[name], wrong)
+        found = make_call(server.channel, SERVED[name], wrong)
         assert found.code is StatusCode.UNAUTHENTICATED, (kind, found)
         assert wrong is None or wrong not in found.details
 
@@ -325,7 +117,7 @@ def test_a_token_without_the_scope_is_refused_by_every_call(
     server: RunningServer, name: str
 ) -> None:
     needed = NEEDS[SERVED[name].name]
-    found = _call(server, SERVED[name], _without(needed))
+    found = make_call(server.channel, SERVED[name], _without(needed))
     expected = StatusCode.PERMISSION_DENIED if needed else StatusCode.OK
     assert found.code is expected, found
 
@@ -335,7 +127,7 @@ def test_a_token_without_the_scope_is_refused_by_every_call(
 def test_another_tenant_that_is_named_looks_missing_to_every_call(
     server: RunningServer, name: str
 ) -> None:
-    found = _call(server, SERVED[name], ADMIN, tenant="other")
+    found = make_call(server.channel, SERVED[name], ADMIN, tenant="other")
     if SERVED[name].name == "GetVersion":
         assert found.code is StatusCode.OK
     elif SERVED[name].name == "ListTenants" and found.code is StatusCode.OK:
@@ -349,148 +141,22 @@ def test_another_tenant_that_is_named_looks_missing_to_every_call(
 def test_the_names_of_another_tenants_things_mean_nothing_to_every_call(
     server: RunningServer, name: str
 ) -> None:
-    found = _call(server, SERVED[name], ADMIN)
+    found = make_call(server.channel, SERVED[name], ADMIN)
     assert found.code not in (StatusCode.INTERNAL, StatusCode.UNKNOWN), found
     assert MARK not in found.replies
 
 
-# ── the exchange stream ───────────────────────────────────────────────────────────────────────────
-
-
-def _record(queue: QueueName) -> JobRecord:
-    failure = Failure(reason="error", type="E", message="m")
-    return JobRecord(
-        queue=queue, id="1", name="send", state=State.FAILED, payload=b"[[],{}]", failure=failure
-    )
-
-
-def _arguments(queue: QueueName) -> dict[str, dict[str, Any]]:
-    """Arguments of every call that name a queue, and what the other tenant has in it."""
-    spec = JobSpec(queue=queue, id="1", name="send", payload=b"[[],{}]")
-    worker = WorkerRecord(name="other:w", host="h", pid=2, queues=(queue,), concurrency=1)
-    lease = LeaseRef(queue, "1", "token")
-    in_queue: dict[str, Any] = {"queue": queue}
-    return {
-        "put": {"specs": [spec]},
-        "settle": {
-            "outcomes": [Complete(queue=queue, id="1", token="token")],
-            "worker": "other:w",
-            "call": "1",
-            "then": Claim(queues=(queue,), limit=1, lease_ms=1000),
-        },
-        "extend": {"leases": [lease], "lease_ms": 1000},
-        "note": {"notes": [Note(lease=lease, lines=("line",))]},
-        "sleep": {"queues": [queue], "worker": "other:w", "slots": 1, "timeout_ms": 1},
-        "alter": {"commands": [Cancel(job=JobKey(queue, "2"))]},
-        "declare": {**in_queue, "config": QueueConfig()},
-        "set_limits": {**in_queue, "limits": None},
-        "pause": in_queue,
-        "resume": in_queue,
-        "hold": {**in_queue, "ms": 1000},
-        "release_hold": in_queue,
-        "release_lock": {**in_queue, "lock": "lock"},
-        "purge_pending": in_queue,
-        "purge_ended": {**in_queue, "state": State.COMPLETED},
-        "obliterate": {**in_queue, "force": True},
-        "restore": {"records": [_record(queue)]},
-        "put_schedule": {
-            "spec": ScheduleSpec(queue=queue, id="nightly", template=spec, every_ms=1000),
-            "next_ms": 1,
-        },
-        "drop_schedule": {**in_queue, "id": "nightly"},
-        "pause_schedule": {**in_queue, "id": "nightly", "paused": True},
-        "list_schedules": in_queue,
-        "fire": {"fires": [Fire(queue=queue, schedule="nightly", at_ms=1, next_ms=2)]},
-        "get": {"jobs": [JobKey(queue, "1")]},
-        "find": {"filter": Filter(queue=queue)},
-        "skip": {"filter": Filter(queue=queue)},
-        "count": in_queue,
-        "stats": in_queue,
-        "holds": in_queue,
-        "find_lock": {**in_queue, "lock": "lock"},
-        "metrics": in_queue,
-        "logs": {"job": JobKey(queue, "1")},
-        "queues": {"tenant": queue.tenant},
-        "beat": {"worker": worker, "ttl_ms": 1000, "displace": True},
-        "retire": {"worker": "other:w"},
-        "workers": in_queue,
-        "ask_worker": {"name": "other:w", "request": "shutdown-now"},
-        "lead": {"name": "upkeep", "who": "me", "ttl_ms": 1},
-        "read_events": {**in_queue, "after": "0"},
-        "ack_events": {**in_queue, "reader": "reader", "position": "1"},
-        "readers": in_queue,
-        "remove_reader": {**in_queue, "reader": "reader"},
-        "tick": {},
-    }
-
-
-SENT = sorted(contract.METHODS)
-"""The calls of the contract that cross the network as such."""
-
-MISSING: dict[str, Any] = {
-    "extend": ["lost"],
-    "note": ["lost"],
-    "alter": ["missing"],
-    "get": [None],
-    "logs": [],
-    "queues": [],
-    # Names of workers and elections are apart for each tenant, so these change only their own.
-    "retire": None,
-    "ask_worker": False,
-    "lead": True,
-    "tick": 0,
-}
-"""Replies to calls that name something of another tenant. All others are refused as not found."""
-
-
 def test_every_call_of_the_contract_has_arguments_here() -> None:
-    assert set(_arguments(OTHER)) == set(SENT)
+    assert set(arguments(OTHER)) == set(SENT)
     assert set(CALLS) - set(SENT) == {"migrate", "aclose", "listen"}
-
-
-def _exchange(
-    server: RunningServer, bearer: str | None, calls: Sequence[frames.Frame]
-) -> dict[int, frames.Frame]:
-    """Send a hello and the calls in one packet, and read until every call or the stream is done."""
-    metadata = [] if bearer is None else [("authorization", f"Bearer {bearer}")]
-    over = threading.Event()
-
-    def sent() -> Iterator[bytes]:
-        yield from frames.pack([frames.Hello(frames.VERSION), *calls])
-        over.wait(PATIENCE_S)  # the end of what the client sends would end the stream
-
-    channel: Any = server.channel  # its stubs know no messages that are plain bytes
-    stream = channel.stream_stream(frames.METHOD)(sent(), metadata=metadata, timeout=PATIENCE_S)
-    unpacker, found = frames.Unpacker(), dict[int, frames.Frame]()
-    try:
-        for message in stream:
-            for frame in unpacker.feed(message):
-                if isinstance(frame, (frames.Reply, frames.Refusal, frames.Item)):
-                    found[frame.number] = frame
-            if 0 in found or len(found) >= len(calls):
-                break
-    except grpc.RpcError:
-        pass
-    over.set()
-    stream.cancel()
-    return found
-
-
-def _calls(queue: QueueName, names: list[str]) -> list[frames.Frame]:
-    arguments = _arguments(queue)
-    calls: list[frames.Frame] = []
-    for number, name in enumerate(names, 1):
-        given = contract.METHODS[name].arguments(**arguments[name])
-        calls.append(frames.Call(number, name, contract.raw(given)))
-    return calls
 
 
 @pytest.mark.parametrize("kind", WRONG)
 @pytest.mark.usefixtures("untouched")
 def test_a_stream_with_a_wrong_token_carries_out_no_call(server: RunningServer, kind: str) -> None:
     topics = contract.raw([Topic("log", OTHER, None)])
-    calls = [*_calls(OTHER, SENT), frames.Call(99, "listen", topics)]
-    found = _exchange(server, WRONG[kind], calls)
+    calls = [*calls_in(OTHER, SENT), frames.Call(99, "listen", topics)]
+    found = exchange(server.channel, WRONG[kind], calls)
     assert set(found) == {0}, found
     refusal = found[0]
     assert isinstance(refusal, frames.Refusal)
@@ -502,7 +168,9 @@ def test_a_stream_with_a_wrong_token_carries_out_no_call(server: RunningServer, 
 def test_a_call_without_its_scope_is_refused_on_the_stream(
     server: RunningServer, name: str
 ) -> None:
-    found = _exchange(server, _without(CALLS[name].scopes), _calls(QueueName("acme", "x"), [name]))
+    found = exchange(
+        server.channel, _without(CALLS[name].scopes), calls_in(QueueName("acme", "x"), [name])
+    )
     refusal = found[1]
     assert isinstance(refusal, frames.Refusal), found
     assert refusal.error == "AccessDenied"
@@ -513,7 +181,7 @@ def test_a_call_without_its_scope_is_refused_on_the_stream(
 def test_a_call_that_names_another_tenant_finds_nothing_on_the_stream(
     server: RunningServer, name: str
 ) -> None:
-    reply = _exchange(server, ADMIN, _calls(OTHER, [name]))[1]
+    reply = exchange(server.channel, ADMIN, calls_in(OTHER, [name]))[1]
     if name in MISSING:
         assert isinstance(reply, frames.Reply), reply
         assert msgspec.msgpack.decode(reply.result) == MISSING[name]
@@ -526,12 +194,12 @@ def test_a_call_that_names_another_tenant_finds_nothing_on_the_stream(
 def test_a_stream_that_listens_to_another_tenant_is_refused(server: RunningServer) -> None:
     for kind in ("ended", "noted", "log"):
         topics = contract.raw([Topic(kind, OTHER, "1")])
-        reply = _exchange(server, ADMIN, [frames.Call(1, "listen", topics)])[1]
+        reply = exchange(server.channel, ADMIN, [frames.Call(1, "listen", topics)])[1]
         assert isinstance(reply, frames.Refusal), reply
         assert reply.error == "JobNotFound"
-    reply = _exchange(server, ADMIN, [frames.Call(1, "expect", contract.raw(JobKey(OTHER, "1")))])[
-        1
-    ]
+    reply = exchange(
+        server.channel, ADMIN, [frames.Call(1, "expect", contract.raw(JobKey(OTHER, "1")))]
+    )[1]
     assert isinstance(reply, frames.Refusal), reply
     assert reply.error == "JobNotFound"
 
@@ -542,6 +210,6 @@ def test_two_waits_of_one_number_end_the_stream(server: RunningServer) -> None:
         [QueueName("acme", "x")], worker="w", slots=1, timeout_ms=3_600_000
     )
     calls = [frames.Call(1, "sleep", contract.raw(given)) for _ in range(2)]
-    refusal = _exchange(server, ADMIN, calls)[0]
+    refusal = exchange(server.channel, ADMIN, calls)[0]
     assert isinstance(refusal, frames.Refusal), refusal
     assert "the number 1 belongs to a call that still runs" in refusal.message
