@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import time
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -66,16 +67,26 @@ class Authority(NamedTuple):
         return path
 
     def issue(
-        self, folder: Path, name: str, *, days: int = 30, replace: bool = False
+        self,
+        folder: Path,
+        name: str,
+        *,
+        days: int = 30,
+        replace: bool = False,
+        subject: str | None = None,
+        uris: Sequence[str] = (),
     ) -> tuple[Path, Path]:
-        """Write a certificate for 127.0.0.1 and its key. `days` < 0: it has expired."""
+        """Write a certificate for 127.0.0.1 and its key. `days` < 0: it has expired.
+
+        `subject` is its common name, if that is not `name`."""
         key = ec.generate_private_key(ec.SECP256R1())
-        names = [
+        names: list[x509.GeneralName] = [
             x509.DNSName("localhost"),
             x509.IPAddress(ipaddress.ip_address("127.0.0.1")),
+            *map(x509.UniformResourceIdentifier, uris),
         ]
         cert = (
-            _builder(_name(name), self.cert.subject, key.public_key(), days=days)
+            _builder(_name(subject or name), self.cert.subject, key.public_key(), days=days)
             .add_extension(x509.SubjectAlternativeName(names), critical=False)
             .sign(self.key, hashes.SHA256())
         )

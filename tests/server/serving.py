@@ -24,6 +24,7 @@ from jobq.rpc.status import ERROR
 from jobq.rpc.v1.admin_pb2_grpc import AdminServiceStub
 from jobq.rpc.v1.jobs_pb2_grpc import JobServiceStub
 from jobq.rpc.v1.workers_pb2_grpc import WorkerServiceStub
+from jobq.server.clients import Clients
 from jobq.server.context import Authenticator, ServerContext
 from jobq.server.host import Host, MakeService
 from jobq.server.services import SERVICES
@@ -72,6 +73,7 @@ class RunningServer(Client):
         *,
         settings: ServerSettings | None = None,
         authenticator: Authenticator | None = None,
+        clients: Clients | None = None,
         services: Sequence[MakeService] = SERVICES,
     ) -> None:
         self.url = url or f"memory://server-{uuid4().hex}"
@@ -79,7 +81,7 @@ class RunningServer(Client):
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._thread.start()
         try:
-            self.do(self._start(settings, authenticator, services))
+            self.do(self._start(settings, authenticator, clients, services))
         except BaseException:
             self._end()
             raise
@@ -89,12 +91,16 @@ class RunningServer(Client):
         self,
         settings: ServerSettings | None,
         authenticator: Authenticator | None,
+        clients: Clients | None,
         services: Sequence[MakeService],
     ) -> None:
         store = open_store(self.url)
         await store.migrate()
         self.context = ServerContext(
-            store, settings or ServerSettings(grpc_port=0), authenticator=authenticator
+            store,
+            settings or ServerSettings(grpc_port=0),
+            authenticator=authenticator,
+            clients=clients,
         )
         self.host = Host(self.context, services)
         await self.host.start()

@@ -190,8 +190,46 @@ def test_an_open_address_needs_tokens_or_client_certificates_or_insecure(tmp_pat
     found = planned(tmp_path, "", JQ_AUTH_SECRET="x" * 32)
     assert found.host == "0.0.0.0"
     assert any("unencrypted" in warning for warning in found.warnings)
-    tls = "grpc: {tls: {cert_path: a, key_path: b, client_ca_path: c}}"
-    assert planned(tmp_path, tls).host == "0.0.0.0"
+    assert planned(tmp_path, CLIENTS % "ops: {scopes: [admin]}").host == "0.0.0.0"
+
+
+CLIENTS = "grpc: {tls: {cert_path: a, key_path: b, client_ca_path: c, clients: {%s}}}"
+
+
+def test_certificates_alone_allow_nothing_unless_the_operator_insists(tmp_path: Path) -> None:
+    for host in ("", "host: 127.0.0.1, "):
+        text = (CLIENTS % "").replace("{tls", f"{{{host}tls")
+        with pytest.raises(ConfigError, match=r"without tokens needs grpc\.tls\.clients"):
+            planned(tmp_path, text)
+        assert planned(tmp_path, text, JQ_AUTH_SECRET="x" * 32).clients is None
+        insecure = planned(tmp_path, text + "\ninsecure: true")
+        assert insecure.clients is None
+        assert any("each client with a certificate" in each for each in insecure.warnings)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (CLIENTS % "ops: {scopes: [root]}", "grpc.tls.clients.ops has the scope 'root': use some"),
+        (CLIENTS % "ops: {tenant: acme}", "grpc.tls.clients.ops has no scopes"),
+        (CLIENTS % "ops: {scopes: [work]}", "grpc.tls.clients.ops has no tenant"),
+        (CLIENTS % "ops: {tenant: 'a:b', scopes: [work]}", "tenant='a:b' contains a colon"),
+        (CLIENTS % "ops: {scope: [work]}", "did you mean grpc.tls.clients.ops.scopes?"),
+        (CLIENTS % "ops: admin", "grpc.tls.clients.ops must be a section, e.g. billing"),
+        ("grpc: {tls: {clients: [ops]}}", "grpc.tls.clients must map names to sections"),
+        (
+            CLIENTS % "ops: {scopes: [admin]}" + "\nweb: {enabled: true}",
+            "web.enabled needs tokens (auth) on a server with grpc.tls.clients",
+        ),
+        ("grpc: {tls: {clients: {o: {scopes: [admin]}}}}", "needs grpc.tls.client_ca_path"),
+    ],
+)
+def test_a_mistake_in_what_clients_may_do_is_refused(
+    tmp_path: Path, text: str, message: str
+) -> None:
+    with pytest.raises(ConfigError) as refused:
+        planned(tmp_path, text)
+    assert message in str(refused.value)
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from jobq.core.records import Claim, Complete, JobSpec, Lease, LeaseRef, QueueNa
 from jobq.errors import StoreUnavailable
 from jobq.relay.status import QueueStatus, RelayStatus
 from jobq.server import metrics
-from jobq.server.context import ServerContext
+from jobq.server.context import Proof, ServerContext
 from jobq.server.guard import GuardedStore
 from jobq.server.metrics import ServerMetrics
 from jobq.server.principal import SCOPES, Principal
@@ -48,7 +48,7 @@ class Scene:
         self.metrics = ServerMetrics(store)
         context = ServerContext(store, ServerSettings())
         self.metrics.attach(context)
-        self.caller: GuardedStore = context.guarded_by(None)
+        self.caller: GuardedStore = context.guarded_by(Proof())
         self.calls = 0
 
     async def put(self, *ids: str, queue: QueueName = MAIL) -> None:

@@ -13,7 +13,7 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 
 from jobq.errors import ConfigError, Unauthenticated
-from jobq.server.context import ServerContext
+from jobq.server.context import Proof, ServerContext
 from jobq.server.keys import JwksSource, KeySet, parse_jwks, public_key, secret_key
 from jobq.server.settings import ServerSettings
 from jobq.server.tokens import TokenRules, Tokens
@@ -172,7 +172,7 @@ def test_a_remembered_token_still_expires() -> None:
 async def test_a_guarded_store_stops_working_when_its_token_expires() -> None:
     async with open_store("memory://expiring") as store:
         context = ServerContext(store, ServerSettings(), authenticator=by_secret(leeway_s=0))
-        guarded = context.guarded_by(token(exp=int(time.time()) + 100))
+        guarded = context.guarded_by(Proof(token(exp=int(time.time()) + 100)))
         await guarded.queues()
         guarded._clock = lambda: time.time() + 101
         with pytest.raises(Unauthenticated, match="expired"):
@@ -208,13 +208,13 @@ async def test_a_rotated_key_is_found_and_a_removed_key_is_refused(tmp_path: Pat
     async with open_store("memory://rotated") as store:
         context = ServerContext(store, ServerSettings(), authenticator=tokens)
         with pytest.raises(Unauthenticated):
-            context.guarded_by(new)
+            context.guarded_by(Proof(new))
         assert not await tokens.look_for_key(), "the set was read only seconds ago"
         now += 60
         assert await tokens.look_for_key()
-        assert context.guarded_by(new).principal.tenant == "acme"
+        assert context.guarded_by(Proof(new)).principal.tenant == "acme"
         with pytest.raises(Unauthenticated):
-            context.guarded_by(old)
+            context.guarded_by(Proof(old))
 
 
 async def test_a_key_set_that_cannot_be_read_keeps_the_old_keys(tmp_path: Path) -> None:

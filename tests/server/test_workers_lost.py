@@ -18,7 +18,7 @@ from jobq.client.session import Session
 from jobq.core.records import Settled
 from jobq.errors import StoreUnavailable
 from jobq.rpc.v1 import workers_pb2 as pb
-from jobq.server.context import ServerContext
+from jobq.server.context import Proof, ServerContext
 from jobq.server.handlers import Caller
 from jobq.server.settings import ServerSettings
 from jobq.server.workers import WorkerService
@@ -340,9 +340,9 @@ async def test_a_job_is_released_if_its_caller_goes_and_cannot_repeat_the_claim(
             return found
 
         context = ServerContext(place.store, ServerSettings())
-        service, store = WorkerService(context), context.guarded_by(None)
+        service, store = WorkerService(context), context.guarded_by(Proof())
         rpc = SimpleNamespace(time_remaining=lambda: None, invocation_metadata=lambda: ())
-        caller = Caller(Session(store), store, rpc)  # type: ignore[arg-type]
+        caller = Caller(Session(store), store, rpc, Proof())  # type: ignore[arg-type]
         request = pb.ClaimRequest(queues=["mail"], lease_ms=60_000, call=call)
         place.store.settle = slow  # type: ignore[method-assign]
         claim = asyncio.create_task(service.Claim(request, caller))

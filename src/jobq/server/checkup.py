@@ -60,6 +60,8 @@ async def _certificate(plan: Plan) -> str:
     if plan.tls.client_ca is not None:
         found += f"; clients need a certificate of {plan.tls.client_ca}"
     return found
+        if plan.clients is not None:
+            found += f", and grpc.tls.clients lists {len(plan.clients)}"
 
 
 async def _tokens(plan: Plan) -> str:

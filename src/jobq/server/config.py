@@ -9,13 +9,14 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args, get_origin
 
 import msgspec
 import yaml
 
 from jobq.core.checks import shown
 from jobq.errors import ConfigError
+from jobq.server.principal import ClientGrant
 from jobq.server.quotas import TenantLimits
 
 
@@ -32,6 +33,8 @@ class TlsConfig(_Section, frozen=True, kw_only=True):
     key_path: str | None = None
     client_ca_path: str | None = None
     """Clients need a certificate of this authority."""
+    clients: dict[str, ClientGrant] = {}
+    """What clients without a token may do, by the common name or a URI of their certificate."""
 
 
 class GrpcConfig(_Section, frozen=True, kw_only=True):
@@ -195,6 +198,11 @@ _ALIASES = {"logging.level": "JQ_LOG_LEVEL", "logging.format": "JQ_LOG_FORMAT"}
 """Variables that are named like the flag, as those of jq-worker are."""
 _AS_DONE = {"kafka.producer.acks": ("all", -1, "-1")}
 
+_EXAMPLES = {
+    "tenants": "acme: {max_queues: 5}",
+    "grpc.tls.clients": "billing: {tenant: acme, scopes: [produce, read]}",
+}
+"""How sections look that the operator names."""
 
 class Loaded(msgspec.Struct, frozen=True, kw_only=True):
     """A configuration, and what an operator should know about it."""
@@ -289,9 +297,8 @@ def _leaves(kind: type, prefix: str = "") -> Iterator[tuple[str, type]]:
     for name, type_ in _sections(kind).items():
         if _is_section(type_):
             yield from _leaves(type_, f"{prefix}{name}.")
-        elif prefix or name != "tenants":
-            found = getattr(type_, "__origin__", None)
-            yield f"{prefix}{name}", list if found is list else str
+        elif get_origin(type_) is not dict:  # names are the operator's: they have no variables
+            yield f"{prefix}{name}", list if get_origin(type_) is list else str
 
 
 def _check_names(tree: dict[str, Any], kind: type, prefix: str, where: str) -> None:
@@ -309,19 +316,18 @@ def _check_names(tree: dict[str, Any], kind: type, prefix: str, where: str) -> N
             if not isinstance(value, dict):
                 raise ConfigError(f"{where}: {prefix}{name} must be a section, not {shown(value)}")
             _check_names(value, known[name], f"{prefix}{name}.", where)
-        elif name == "tenants" and not prefix:
-            _check_tenants(value, where)
+        elif get_origin(known[name]) is dict:
+            _check_named(value, get_args(known[name])[1], f"{prefix}{name}", where)
 
 
-def _check_tenants(value: object, where: str) -> None:
+def _check_named(value: object, kind: type, key: str, where: str) -> None:
+    """Check sections that the operator names: tenants and clients."""
     if not isinstance(value, dict):
-        raise ConfigError(
-            f"{where}: tenants must map names to limits, e.g. acme: {{max_queues: 5}}"
-        )
-    for tenant, limits in value.items():
-        if not isinstance(limits, dict):
-            raise ConfigError(f"{where}: tenants.{tenant} must be a section")
-        _check_names(limits, TenantLimits, f"tenants.{tenant}.", where)
+        raise ConfigError(f"{where}: {key} must map names to sections, e.g. {_EXAMPLES[key]}")
+    for name, section in value.items():
+        if not isinstance(section, dict):
+            raise ConfigError(f"{where}: {key}.{name} must be a section, e.g. {_EXAMPLES[key]}")
+        _check_names(section, kind, f"{key}.{name}.", where)
 
 
 def _refuse_secrets(tree: dict[str, Any], where: str) -> None:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import grpc
 import grpc.aio
 
+from jobq.server.clients import Clients
 from jobq.server.guard import GuardedStore
 from jobq.server.principal import ANYONE, Principal
 from jobq.server.quotas import TenantRules
@@ -41,8 +42,20 @@ class NoTokens:
         return False
 
 
+class Proof(NamedTuple):
+    """What a caller proves itself with."""
+
+    token: str | None = None
+    certificate: bytes | None = None
+    """The client's certificate in PEM, if it counts for this call."""
+
+
 class ServerContext:
-    """The store, the settings, who is who, and a clock. One for all services of a server."""
+    """The store, the settings, who is who, and a clock. One for all services of a server.
+
+    With `clients`, a call without a token is made by the owner of its certificate. With `clients`
+    and without an `authenticator`, tokens mean nothing.
+    """
 
     def __init__(
         self,
@@ -50,12 +63,16 @@ class ServerContext:
         settings: ServerSettings,
         *,
         authenticator: Authenticator | None = None,
+        clients: Clients | None = None,
         clock: Clock | None = None,
     ) -> None:
         self.store = store
         self.settings = settings
         self.clock: Callable[[], int] = clock or _now_ms
-        self._authenticator: Authenticator = authenticator or NoTokens()
+        if authenticator is None and clients is None:
+            authenticator = NoTokens()
+        self._authenticator = authenticator
+        self._clients = clients
         self._guarded: dict[Principal, GuardedStore] = {}
         self.on_call: Callable[[str, grpc.StatusCode, float], None] | None = None
         """Is told of every call that ended: its method, its status and its seconds."""
@@ -63,27 +80,35 @@ class ServerContext:
         """Makes the store of a principal. Metrics set one that counts."""
 
     @property
-    def authenticator(self) -> Authenticator:
-        """Who is who."""
+    def authenticator(self) -> Authenticator | None:
+        """Who sends which token. None: only certificates count."""
         return self._authenticator
 
-    async def guarded(self, context: grpc.aio.ServicerContext[Any, Any]) -> GuardedStore:
+    def proof(self, context: grpc.aio.ServicerContext[Any, Any]) -> Proof:
+        """What the caller proves itself with: the metadata `authorization: Bearer …`, or its
+        certificate."""
+        token = None if self._authenticator is None else bearer(context)
+        if token is not None or self._clients is None:
+            return Proof(token)
+        found = context.auth_context().get("x509_pem_cert") or ()
+        return Proof(None, next(iter(found), None))
+
+    async def guarded(self, proof: Proof) -> GuardedStore:
         """The store as the caller may use it.
 
-        The token is in the metadata `authorization: Bearer …`. Unauthenticated if it is missing,
-        wrong or expired. If its key is unknown, the server looks for new keys first.
+        Unauthenticated if the proof is missing, wrong or expired. If the key of a token is unknown,
+        the server looks for new keys first.
         """
-        token = bearer(context)
         try:
-            return self.guarded_by(token)
+            return self.guarded_by(proof)
         except UnknownKey:
-            if not await self._authenticator.look_for_key():
+            if self._authenticator is None or not await self._authenticator.look_for_key():
                 raise
-            return self.guarded_by(token)
+            return self.guarded_by(proof)
 
-    def guarded_by(self, token: str | None) -> GuardedStore:
-        """The store as the sender of this token may use it."""
-        principal = self._authenticator.principal(token)
+    def guarded_by(self, proof: Proof) -> GuardedStore:
+        """The store as a caller with this proof may use it, with the keys that are known."""
+        principal = self._principal(proof)
         found = self._guarded.get(principal)
         if found is None:
             if len(self._guarded) >= _MAX_GUARDED:
@@ -91,6 +116,13 @@ class ServerContext:
             found = self.guard(self.store, principal, self.settings.tenants)
             self._guarded[principal] = found
         return found
+
+    def _principal(self, proof: Proof) -> Principal:
+        by_certificate = self._authenticator is None or proof.token is None
+        if self._clients is not None and by_certificate:
+            return self._clients.principal(proof.certificate)
+        assert self._authenticator is not None  # without clients there is one
+        return self._authenticator.principal(proof.token)
 
 
 _MAX_GUARDED = 10_000

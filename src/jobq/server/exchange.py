@@ -19,7 +19,7 @@ from jobq.errors import ConfigError, InvalidJob, JobqError, StoreUnavailable
 from jobq.rpc import contract, frames
 from jobq.rpc.frames import Beat, Call, Cancel, Frame, Hello, Item, Reply, Time, Welcome
 from jobq.rpc.refusals import refusal_of
-from jobq.server.context import ServerContext, bearer
+from jobq.server.context import ServerContext
 from jobq.server.guard import GuardedStore
 
 log = logging.getLogger("jobq.server")
@@ -112,7 +112,7 @@ class Stream:
     ) -> None:
         self._service = service
         self._rpc = rpc
-        self._token = bearer(rpc)
+        self._proof = service.context.proof(rpc)
         self._store: GuardedStore | None = None
         self._loop = asyncio.get_running_loop()
         self._calls: dict[int, asyncio.Task[None]] = {}
@@ -172,12 +172,12 @@ class Stream:
             )
         if service.stopping:
             raise StoreUnavailable("the server is stopping")
-        guarded = await service.context.guarded(self._rpc)
+        guarded = await service.context.guarded(self._proof)
         tenant = guarded.principal.tenant
         if tenant is not None and hello.tenant not in (None, tenant):
             raise ConfigError(
-                f"the token is for the tenant {tenant!r}, not for {hello.tenant!r}: leave the "
-                "tenant out, or use a token of that tenant"
+                f"the {guarded.principal.by} is for the tenant {tenant!r}, not for "
+                f"{hello.tenant!r}: leave the tenant out, or use a token of that tenant"
             )
         self._store = guarded
         self.send(Welcome(frames.VERSION, tenant, service.beat_ms, service.deaf_ms))
@@ -310,8 +310,8 @@ class Stream:
             self._over.set()
             return
         try:
-            if self._store is not None:  # the token may have expired
-                self._store = self._service.context.guarded_by(self._token)
+            if self._store is not None:  # the token or the certificate may have expired
+                self._store = self._service.context.guarded_by(self._proof)
         except JobqError as error:
             self.send(refusal_of(0, error))
             self._loop.call_later(1, self._over.set)

@@ -33,7 +33,7 @@ from jobq.core.records import QueueName
 from jobq.errors import InvalidJob, JobNotFound, JobqError, PayloadTooLarge
 from jobq.rpc import status
 from jobq.server.access import RPCS
-from jobq.server.context import ServerContext
+from jobq.server.context import Proof, ServerContext
 from jobq.server.guard import GuardedStore
 
 log = logging.getLogger("jobq.server")
@@ -56,12 +56,13 @@ class Refused(Exception):
 class Caller:
     """Who makes a call, and the store as the caller may use it."""
 
-    __slots__ = ("_rpc", "session", "store")
+    __slots__ = ("_rpc", "proof", "session", "store")
 
-    def __init__(self, session: Session, store: GuardedStore, rpc: _Context) -> None:
+    def __init__(self, session: Session, store: GuardedStore, rpc: _Context, proof: Proof) -> None:
         self.session = session
         """The sender and the reader of the caller's store: its calls share batches."""
         self.store = store
+        self.proof = proof
         self._rpc = rpc
 
     def tenant(self, named: str) -> str:
@@ -136,7 +137,8 @@ class Handlers:
 
     async def caller(self, rpc: _Context, method: str) -> Caller:
         """Who calls. Unauthenticated or AccessDenied if the caller may not make the call."""
-        store = await self._context.guarded(rpc)
+        proof = self._context.proof(rpc)
+        store = await self._context.guarded(proof)
         if (needed := RPCS[method]) is not None:
             store.check(needed)
         session = self._sessions.get(store)
@@ -144,7 +146,7 @@ class Handlers:
             if len(self._sessions) >= _MAX_SESSIONS:
                 self._sessions.clear()  # calls that are running keep theirs
             session = self._sessions[store] = Session(store)
-        return Caller(session, store, rpc)
+        return Caller(session, store, rpc, proof)
 
     def patience(self, method: str) -> float | None:
         """Seconds that a call may take."""

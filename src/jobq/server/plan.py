@@ -15,6 +15,7 @@ from jobq.core.durations import parse_duration
 from jobq.core.redact import redacted_url
 from jobq.errors import ConfigError
 from jobq.server.config import AuthConfig, Config, Loaded
+from jobq.server.clients import Clients
 from jobq.server.keys import ALGORITHMS, JwksSource, KeySet, public_key, read, secret_key
 from jobq.server.quotas import NO_LIMITS, TenantLimits, TenantRules
 from jobq.server.tls import TlsFiles
@@ -71,6 +72,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def plan(loaded: Loaded, environment: Mapping[str, str], *, url: str | None = None) -> Plan:
+    clients: Clients | None
     """What a server with this configuration does. ConfigError names what is wrong.
 
     `url` is the store that the command line names.
@@ -92,6 +94,7 @@ def plan(loaded: Loaded, environment: Mapping[str, str], *, url: str | None = No
     default = config.tenants.get("default", NO_LIMITS)
     return Plan(
         store_url=store_url,
+    clients = _clients(config, tls, auth, warnings)
         store_from=store_from,
         host=host,
         port=_port(config.grpc.port, "grpc.port"),
@@ -109,6 +112,7 @@ def plan(loaded: Loaded, environment: Mapping[str, str], *, url: str | None = No
         log_format=_log_format(config.logging.format),
         web=_web(config, probes, auth, warnings),
         warnings=tuple(warnings),
+        clients=clients,
     )
 
 
@@ -200,8 +204,8 @@ def _host(config: Config, tls: TlsFiles | None, auth: AuthPlan | None, warnings:
     if not checked and not config.insecure:
         raise ConfigError(
             f"grpc.host is {host}, and the server would let everybody who reaches it do "
-            "everything: configure tokens (auth) or client certificates (grpc.tls.client_ca_path), "
-            "or say --insecure"
+            "everything: configure tokens (auth) or client certificates (grpc.tls.client_ca_path "
+            "and clients), or say --insecure"
         )
     if not checked:
         warnings.append(f"everybody who reaches {host} may do everything (--insecure)")
@@ -237,6 +241,36 @@ def _auth(auth: AuthConfig, environment: Mapping[str, str]) -> AuthPlan | None:
         "auth.public_key_path": auth.public_key_path,
         "a shared secret": secret,
     }
+def _clients(
+    config: Config, tls: TlsFiles | None, auth: AuthPlan | None, warnings: list[str]
+) -> Clients | None:
+    """What clients may do by their certificates. None: certificates alone allow nothing, unless
+    the operator insists on it."""
+    given = config.grpc.tls.clients
+    mutual = tls is not None and tls.client_ca is not None
+    if given:
+        if not mutual:
+            raise ConfigError(
+                "grpc.tls.clients needs grpc.tls.client_ca_path, cert_path and key_path: without "
+                "them, clients show no certificate"
+            )
+        if config.web.enabled and auth is None:
+            raise ConfigError(
+                "web.enabled needs tokens (auth) on a server with grpc.tls.clients: the dashboard "
+                "knows no client certificates, and would let everybody on this machine in"
+            )
+        return Clients(given)
+    if mutual and auth is None:
+        if not config.insecure:
+            raise ConfigError(
+                "grpc.tls.client_ca_path without tokens needs grpc.tls.clients, which says what "
+                "each client may do, e.g. billing: {tenant: acme, scopes: [produce, read]}. Or "
+                "configure tokens (auth), or say --insecure to let each client do everything"
+            )
+        warnings.append("each client with a certificate may do everything (--insecure)")
+    return None
+
+
     given = [name for name, value in ways.items() if value]
     if not given:
         if auth != AuthConfig():

@@ -16,16 +16,26 @@ see jobs, queues, workers and events. `admin`: everything, including what change
 SCOPES: frozenset[Scope] = frozenset(get_args(Scope))
 
 
+class ClientGrant(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What the client with a certificate may do, as the configuration says."""
+
+    scopes: list[str] = []
+    tenant: str | None = None
+    """None: every tenant. Only for clients with the scope admin."""
+
+
 class Principal(msgspec.Struct, frozen=True, kw_only=True):
     """Who makes a call."""
 
     subject: str
-    """The name of the caller in logs, and as `actor` in events. Empty if nobody checks tokens."""
+    """The caller in logs, and as `actor` in events. Empty if callers are not checked."""
     tenant: str | None
     """The tenant that the caller belongs to. None: every tenant."""
     scopes: frozenset[Scope]
     expires_s: float | None = None
     """When the token ends, in seconds since the epoch. None: never."""
+    by: Literal["token", "certificate"] = "token"
+    """What the caller proves itself with."""
 
     def may(self, needed: frozenset[Scope]) -> bool:
         """Whether one of the needed scopes is there. `admin` includes all others."""
@@ -33,4 +43,4 @@ class Principal(msgspec.Struct, frozen=True, kw_only=True):
 
 
 ANYONE = Principal(subject="", tenant=None, scopes=SCOPES)
-"""Every caller of a server that does not check tokens."""
+"""Every caller of a server that checks neither tokens nor certificates."""

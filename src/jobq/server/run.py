@@ -13,7 +13,7 @@ from jobq.core.redact import redacted_url
 from jobq.engine.signal_handlers import signals_caught
 from jobq.relay.relay import Relay
 from jobq.relay.targets import open_target
-from jobq.server.context import Authenticator, NoTokens, ServerContext
+from jobq.server.context import Authenticator, ServerContext
 from jobq.server.host import Host
 from jobq.server.metrics import ServerMetrics
 from jobq.server.plan import AuthPlan, Plan
@@ -68,7 +68,9 @@ async def serving(plan: Plan) -> AsyncIterator[Host]:
     """A server that listens while the context is open. Its store is closed last."""
     async with open_store(plan.store_url) as store, _authenticator(plan.auth) as authenticator:
         log.info("jobs are in %s (from %s)", redacted_url(store.url), plan.store_from)
-        context = ServerContext(store, settings_of(plan), authenticator=authenticator)
+        context = ServerContext(
+            store, settings_of(plan), authenticator=authenticator, clients=plan.clients
+        )
         metrics = ServerMetrics(store)
         metrics.attach(context)
         relay = _relay(plan, store)
@@ -95,9 +97,9 @@ def settings_of(plan: Plan) -> ServerSettings:
 
 
 @contextlib.asynccontextmanager
-async def _authenticator(auth: AuthPlan | None) -> AsyncIterator[Authenticator]:
+async def _authenticator(auth: AuthPlan | None) -> AsyncIterator[Authenticator | None]:
     if auth is None:
-        yield NoTokens()
+        yield None
         return
     reading: asyncio.Task[None] | None = None
     if auth.source is not None:

@@ -73,11 +73,11 @@ class JobStream:
         on_push: Callable[[], object],
         beat: Callable[[JobStream], object],
         release: Callable[[asyncio.Future[Sequence[Lease]]], object],
-        check_token: Callable[[], object],
+        check_proof: Callable[[], object],
     ) -> None:
         """`beat` announces the worker to the store when its heartbeats come another way. `release`
         releases jobs that were claimed and not sent. `on_push` is called when jobs were pushed.
-        `check_token` raises when the worker's token has expired."""
+        `check_proof` raises when the worker's token or certificate has expired."""
         self.session = session
         self.worker = Worker(session.tenant, session.worker)
         self.heard_at = time.monotonic()
@@ -92,7 +92,7 @@ class JobStream:
         self._pushed = pushed
         self._pace = pace
         self._on_push, self._beat, self._release = on_push, beat, release
-        self._check_token = check_token
+        self._check_proof = check_proof
         self._orders = in_turns(session.queue_names)
         self._turn = 0
         self._bell = asyncio.Event()
@@ -169,7 +169,7 @@ class JobStream:
                 message = self._message(now)
                 if message is None and now - sent_at >= self._beats.every:
                     message = pb.StreamJobsResponse()
-                    self._check_token()
+                    self._check_proof()
                     self._announce(now)
                 if message is not None:
                     sent_at = now

@@ -237,7 +237,6 @@ class WorkerService:
         beat = await self._beat(caller.store, session, active=len(running))
         self._check_displaced(beat, session)
         worker = Worker(tenant, session.worker)
-        token = (caller.metadata("authorization") or "").partition(" ")[2].strip() or None
         await self._release(self._pushed.reconnect(worker, set(running)))
         stream = JobStream(
             caller.store,
@@ -250,7 +249,7 @@ class WorkerService:
             on_push=self._expect_confirmations,
             beat=lambda stream: self._spawn(self._announce(caller.store, stream)),
             release=lambda unsent: self._spawn(self._release_unsent(caller.store, worker, unsent)),
-            check_token=lambda: self._context.guarded_by(token),
+            check_proof=lambda: self._context.guarded_by(caller.proof),
         )
         stream.heartbeat(beat.request, paused=False)
         return stream
@@ -511,5 +510,6 @@ def _secret(call: str, tenant: str, caller: Caller) -> str:
     Tokens of leases contain the name. A worker may count its calls from 1, and no other tenant may
     guess the tokens.
     """
-    text = "\0".join((caller.metadata("authorization") or "", tenant, call))
+    who = caller.metadata("authorization") or caller.store.principal.subject
+    text = "\0".join((who, tenant, call))
     return hashlib.blake2b(text.encode(), digest_size=12).hexdigest()

@@ -55,7 +55,9 @@ class Guard:
         """
         expires_s = self.principal.expires_s
         if expires_s is not None and self._clock() >= expires_s:
-            raise Unauthenticated("the token has expired: connect again with a new one")
+            raise Unauthenticated(
+                f"the {self.principal.by} has expired: connect again with a new one"
+            )
         if call not in self._allowed:
             self._refuse(call, CALLS[call].scopes)
 
@@ -63,7 +65,8 @@ class Guard:
         have = " ".join(sorted(self.principal.scopes)) or "none"
         need = " or ".join(sorted(needed))
         raise AccessDenied(
-            f"{call} needs the scope {need}, and the token of {self.principal.subject!r} has {have}"
+            f"{call} needs the scope {need}, and the {self.principal.by} of "
+            f"{self.principal.subject!r} has {have}"
         )
 
     def _is_own(self, tenant: str) -> bool:
