@@ -187,6 +187,22 @@ def test_one_wrong_job_of_many_refuses_all(running_server: RunningServer) -> Non
     assert not running_server.jobs.List(pb.ListRequest(queue="q"), timeout=WITHIN).jobs
 
 
+def test_a_job_that_does_not_fit_its_queue_refuses_thousands(
+    running_server: RunningServer,
+) -> None:
+    jobs = [common.NewJob(queue="q", name="n", id=str(n)) for n in range(2_500)]
+    for queue, key in (("q", "acme"), ("other", "")):
+        submit(running_server, queue="other", key="acme")
+        wrong = common.NewJob(queue=queue, name="n", key=key)
+        with refused(StatusCode.FAILED_PRECONDITION, "is plain" if key else "is keyed"):
+            running_server.jobs.SubmitMany(
+                pb.SubmitManyRequest(jobs=[*jobs, wrong]), timeout=WITHIN
+            )
+        assert not running_server.jobs.List(pb.ListRequest(queue="q"), timeout=WITHIN).jobs
+    reply = running_server.jobs.SubmitMany(pb.SubmitManyRequest(jobs=jobs), timeout=WITHIN)
+    assert [each.id for each in reply.results] == [each.id for each in jobs]
+
+
 def test_a_stream_of_jobs_is_stored_and_counted(running_server: RunningServer) -> None:
     _bound(running_server, "small", 3)
 

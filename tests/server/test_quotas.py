@@ -8,11 +8,12 @@ from typing import Any, cast
 
 import pytest
 
-from jobq.core.commands import Reprioritise, SendSignal, Update
-from jobq.core.queues import Limits, QueueConfig, ScheduleSpec
+from jobq.core.commands import Cancel, Reprioritise, SendSignal, Update
+from jobq.core.queues import Limits, QueueConfig, ScheduleSpec, Tokens
 from jobq.core.records import Claim, Edge, JobKey, JobSpec, QueueName
 from jobq.core.states import State
-from jobq.errors import InvalidJob, PayloadTooLarge, QuotaExceeded
+from jobq.errors import ConfigError, InvalidJob, PayloadTooLarge, QuotaExceeded
+from jobq.server import quotas
 from jobq.server.guard import GuardedStore
 from jobq.server.principal import ANYONE, SCOPES, Principal
 from jobq.server.quotas import TenantLimits, TenantRules
@@ -183,19 +184,91 @@ async def test_jobs_of_a_flow_count_before_the_flow_is_submitted(store: Store) -
         await acme.put([spec("4")])
 
 
-async def test_a_flow_that_is_refused_gives_its_places_back(store: Store) -> None:
-    acme = limited(store, max_waiting=3)
+async def test_a_flow_that_the_store_refuses_gives_its_places_back(store: Store) -> None:
+    now = Now()
+    acme = limited(store, now, max_waiting=3)
     await acme.put([spec("1"), spec("2")], flow="f", last=False)
-    with pytest.raises(QuotaExceeded):
-        await acme.put([spec("3"), spec("4")], flow="f")
+    nowhere = Edge(job=JobKey(MAIL, "nowhere"))
+    with pytest.raises(InvalidJob):
+        await acme.put([spec("3", after=(nowhere,))], flow="f")
+    now.s += 0.2
     await acme.put([spec("5"), spec("6"), spec("7")])
+
+
+async def test_a_refusal_does_not_hide_what_is_staged_of_a_flow(store: Store) -> None:
+    """Otherwise a tenant stages more and more, and then submits all of it."""
+    acme = limited(store, max_waiting=3, max_priority=5)
+    await acme.put([spec("1"), spec("2")], flow="f", last=False)
+    for refused in ([spec("3"), spec("4")], [spec("5", priority=6)]):
+        with pytest.raises((QuotaExceeded, InvalidJob)):
+            await acme.put(refused, flow="f", last=False)
+    with pytest.raises(QuotaExceeded, match="has 2 waiting jobs and may have 3"):
+        await acme.put([spec("6"), spec("7")], flow="f")
+    await acme.put([spec("8")], flow="f")
+    counts = await store.count(MAIL)
+    assert counts[State.WAITING] == 3
+
+
+async def test_the_id_of_a_cancelled_job_counts_as_a_new_job(store: Store) -> None:
+    now = Now()
+    acme = limited(store, now, max_waiting=2)
+    await acme.put([spec("1"), spec("2")])
+    now.s += 0.2
+    await store.alter([Cancel(job=JobKey(MAIL, "1")), Cancel(job=JobKey(MAIL, "2"))])
+    await acme.put([spec("3"), spec("4")])
+    with pytest.raises(QuotaExceeded):
+        await acme.put([spec("1"), spec("2")])
+    await acme.put([spec("3"), spec("4")])  # these are duplicates
+
+
+async def test_a_flow_without_end_meets_the_rate_too(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(quotas, "_MAX_DEBT", 10.0)
+    monkeypatch.setattr(quotas, "_MAX_DEBT_S", 2.0)
+    acme = limited(store, submit_rate=2)
+    await acme.put([spec(f"a{n}") for n in range(13)], flow="f", last=False)
+    with pytest.raises(QuotaExceeded, match="more than 2 jobs per second") as refused:
+        await acme.put([spec("b")], flow="f")
+    assert 0 < (refused.value.retry_after or 0) <= 0.5
+
+
+async def test_jobs_of_many_puts_are_admitted_together_or_not_at_all(store: Store) -> None:
+    acme = cast(GuardedStore, limited(store, max_waiting=5))
+    with pytest.raises(QuotaExceeded, match="so 6 more do not fit"):
+        await acme.put_all([spec(str(n)) for n in range(6)], step=2)
+    with pytest.raises(QuotaExceeded):
+        await acme.put_all([spec(str(n)) for n in range(6)], step=2, flow="f")
+    assert await store.queues("acme") == []
+    assert len(await acme.put_all([spec(str(n)) for n in range(5)], step=2)) == 5
+    with pytest.raises(QuotaExceeded, match="has 5 waiting jobs"):
+        await acme.put([spec("6")])
+
+
+async def test_a_job_that_does_not_fit_its_queue_refuses_all_puts(store: Store) -> None:
+    acme = cast(GuardedStore, limited(store))
+    keyed, costly = QueueName("acme", "keyed"), QueueName("acme", "costly")
+    await store.put([spec("1", keyed, key="k")])
+    await store.declare(costly, QueueConfig(limits=Limits(rate=Tokens(capacity=3, refill=1))))
+    for wrong in (
+        spec("x", keyed),
+        spec("x", costly, cost=4),
+        spec("x", key="k"),
+        spec("x", after=(Edge(job=JobKey(MAIL, "0")),)),
+    ):
+        with pytest.raises((ConfigError, InvalidJob)):
+            await acme.put_all([spec("0"), spec("1"), spec("2"), wrong], step=2)
+    assert sum((await store.count(MAIL)).values()) == 0
 
 
 async def test_a_flow_that_is_never_submitted_gives_its_places_back(store: Store) -> None:
     now = Now()
     acme = limited(store, now, max_waiting=3)
     await acme.put([spec("1"), spec("2")], flow="f", last=False)
-    now.s += 61
+    now.s += 3_590
+    with pytest.raises(QuotaExceeded):
+        await acme.put([spec("5"), spec("6"), spec("7")])
+    now.s += 11
     await acme.put([spec("5"), spec("6"), spec("7")])
 
 

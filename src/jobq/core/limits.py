@@ -11,7 +11,7 @@ import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from jobq.core.queues import RateData, Tokens, Window
+from jobq.core.queues import Limits, RateData, Tokens, Window
 
 EPSILON = 1e-6
 """Tokens.
@@ -119,3 +119,11 @@ def _from_bucket(rate: Tokens, state: RateState | None, now_ms: int, cost: int) 
     # afterwards.
     wait_ms = max(1, math.ceil((price - level - EPSILON / 2) * 1000 / rate.refill))
     return Taken(False, RateState(level, at_ms), at_ms - now_ms + wait_ms)
+
+
+def highest_cost(found: Limits) -> int | None:
+    """The highest cost with which a job can start at all. None: any."""
+    capacities = [
+        rate.capacity for rate in (found.rate, found.key_rate) if isinstance(rate, Tokens)
+    ]
+    return min(capacities, default=None)

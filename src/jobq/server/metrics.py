@@ -255,6 +255,16 @@ class CountedStore(GuardedStore):
         settled = await super().settle(outcomes, worker=worker, call=call, then=then)
         own = [each for each in outcomes if self._is_own(each.queue.tenant)]
         self._metrics.settled(own, settled)
+    async def put_all(
+        self, specs: Sequence[JobSpec], *, step: int, flow: str | None = None
+    ) -> list[PutResult | JobqError]:
+        """Accept jobs in several puts."""
+        results = await super().put_all(specs, step=step, flow=flow)
+        pairs = zip(specs, results, strict=True)
+        stored = [(spec, each) for spec, each in pairs if isinstance(each, PutResult)]
+        self._metrics.submitted([spec for spec, _ in stored], [each for _, each in stored])
+        return results
+
         return settled
 
     async def extend(self, leases: Sequence[LeaseRef], *, lease_ms: int) -> list[LeaseState]:

@@ -14,8 +14,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 import msgspec
 
 from jobq.core.bounds import COUNTED
+from jobq.core.defaults import FLOW_MS
 from jobq.core.queues import ScheduleSpec
 from jobq.core.records import JobKey, JobSpec, QueueName
+from jobq.core.states import State
 from jobq.errors import InvalidJob, PayloadTooLarge, QuotaExceeded
 from jobq.stores.base import Store
 
@@ -23,9 +25,13 @@ _COUNTED_S = 1.0
 """Seconds that a count of waiting jobs is used. What this server accepts meanwhile is added."""
 _RECOUNT_S = 0.1
 """Seconds between two counts if the quota seems to be used up, so that refusals cost little."""
-_STAGED_S = 60.0
-"""Seconds that jobs of a flow count without further ones: the client may have given up, or submit
-the flow at another server."""
+_STAGED_S = FLOW_MS / 1000
+"""Seconds that jobs of a flow count without further ones. Stores keep them for as long, so that the
+client may still submit the flow."""
+_MAX_DEBT_S = 60.0
+_MAX_DEBT = 10_000.0
+"""Seconds, and jobs, by which parts of one flow may exceed the submit rate; the larger one counts.
+Without a bound, a tenant could stage one flow for ever."""
 _AT_ONCE = 16
 """Queues that are counted at the same time."""
 _MAX_TENANTS = 10_000
@@ -93,8 +99,8 @@ class TenantRules:
                 await self._admit(store, tenant, own, flow)
                 reserved += own
         except BaseException:
+            # What was staged of a flow still counts: the store knows nothing of this refusal.
             self.done(reserved)
-            self.refused(specs, flow)
             raise
 
     async def _admit(
@@ -105,8 +111,7 @@ class TenantRules:
             _check_priority(limits, tenant, spec.priority)
             _check_payload(limits, tenant, len(spec.payload))
         await usage.check_queues(store, limits, {spec.queue.queue for spec in specs})
-        if flow is None or not usage.is_staged(flow):  # a flow is one batch
-            usage.check_rate(limits)
+        usage.check_rate(limits, staged=flow is not None and usage.is_staged(flow))
         await usage.reserve(store, limits, specs)
         usage.charge(limits, len(specs))
 
@@ -121,7 +126,7 @@ class TenantRules:
             self._usage_of(tenant).stage(flow, len(own), last=last)
 
     def refused(self, specs: Sequence[JobSpec], flow: str | None) -> None:
-        """A call was refused, so its flow is given up."""
+        """The store has refused a call, and so discarded its flow."""
         for tenant, _ in self._by_tenant(specs) if flow is not None else ():
             self._usage_of(tenant).unstage(flow or "")
 
@@ -244,8 +249,10 @@ class _Usage:
 
     # ── rate: a bucket that holds the jobs of one second ──
 
-    def check_rate(self, limits: TenantLimits) -> None:
-        """QuotaExceeded while the tenant has submitted more than its rate allows."""
+    def check_rate(self, limits: TenantLimits, *, staged: bool = False) -> None:
+        """QuotaExceeded while the tenant has submitted more than its rate allows.
+
+        `staged`: the jobs belong to a flow that was begun. A flow is one batch, up to a bound."""
         rate = limits.submit_rate
         if rate is None:
             return
@@ -254,8 +261,9 @@ class _Usage:
             self._tokens, self._filled_at = max(rate, 1.0), now
         self._tokens = min(max(rate, 1.0), self._tokens + (now - self._filled_at) * rate)
         self._filled_at = now
-        if self._tokens < 1.0:
-            after = (1.0 - self._tokens) / rate
+        least = -max(_MAX_DEBT_S * rate, _MAX_DEBT) if staged else 1.0
+        if self._tokens < least:
+            after = (least - self._tokens) / rate
             raise QuotaExceeded(
                 f"tenant {self.tenant!r} submits more than {rate:g} jobs per second (submit_rate): "
                 f"try again in {after:.2f} s",
@@ -274,7 +282,8 @@ class _Usage:
         most = limits.max_waiting
         if most is not None and not await self._fits(store, most, len(specs)):
             found = await store.get([JobKey(spec.queue, spec.id) for spec in specs])
-            new = sum(record is None for record in found)
+            # The id of a cancelled job is free again, so a job with that id is new.
+            new = sum(record is None or record.state is State.CANCELLED for record in found)
             if new and self._waiting + new > most:
                 raise QuotaExceeded(
                     f"tenant {self.tenant!r} has {self._waiting:,} waiting jobs and may have "

@@ -10,13 +10,13 @@ from grpc import StatusCode
 from msgspec.structs import replace
 
 from jobq.client.ids import new_id
-from jobq.client.session import CHUNK, batches
+from jobq.client.session import CHUNK
 from jobq.core.bounds import queue_full
 from jobq.core.checks import check_id, check_int, check_short_name
 from jobq.core.graph import check_flow
 from jobq.core.records import JobKey, JobSpec, PutResult
-from jobq.errors import InvalidJob, PayloadTooLarge, QueueFull
-from jobq.rpc import convert
+from jobq.errors import InvalidJob, JobqError, PayloadTooLarge, QueueFull
+from jobq.rpc import convert, status
 from jobq.rpc.v1 import common_pb2 as common
 from jobq.rpc.v1 import jobs_pb2 as pb
 from jobq.server.crowd import Crowd
@@ -59,10 +59,14 @@ class Submitter:
         return convert.submitted(result)
 
     async def many(self, request: pb.SubmitManyRequest, caller: Caller) -> pb.SubmitManyResponse:
-        """Store jobs. Nothing is stored if a field of one is wrong."""
+        """Store jobs. Nothing is stored if one is refused, except because its queue is full."""
         check_int(len(request.jobs), "the number of jobs", high=MAX_JOBS)
         specs = traced(await self._specs(request.jobs, caller.tenant(request.tenant)), caller)
-        results = await caller.session.sender.put_many(specs)
+        results: Sequence[PutResult | JobqError]
+        if len(specs) <= CHUNK and len({spec.queue for spec in specs}) == 1:
+            results = await caller.session.sender.put_many(specs)  # together with other calls
+        else:
+            results = await caller.store.put_all(specs, step=CHUNK)
         return pb.SubmitManyResponse(
             results=[_result(spec, each) for spec, each in zip(specs, results, strict=True)]
         )
@@ -94,17 +98,16 @@ class Submitter:
             for n, spec in enumerate(await self._specs(request.jobs, caller.tenant(request.tenant)))
         ]
         specs = check_flow(traced(given, caller))
-        chunks = list(batches(specs, CHUNK))
         try:
-            for n, chunk in enumerate(chunks, 1):
-                results = await caller.store.put(chunk, flow=flow, last=n == len(chunks))
+            results = await caller.store.put_all(specs, step=CHUNK, flow=flow)
         except QueueFull as full:
             raise queue_full(full.queue, full.max_waiting, refused=len(specs)) from None
         by_key: dict[JobKey, PutResult] = {}
-        if len(chunks) == 1:  # the results of earlier chunks are not final
+        if len(specs) <= CHUNK:  # the results of earlier puts are not final
             by_key = {
                 JobKey(spec.queue, spec.id): result
                 for spec, result in zip(specs, results, strict=True)
+                if isinstance(result, PutResult)
             }
         return pb.SubmitFlowResponse(
             results=[_member(spec, by_key.get(JobKey(spec.queue, spec.id))) for spec in given],
@@ -173,7 +176,11 @@ class _Sent:
             self.reply.refusals.add(index=n, id=spec.id, refused=_refusal(spec.queue.queue, full))
 
 
-def _result(spec: JobSpec, result: PutResult) -> pb.SubmitResponse:
+def _result(spec: JobSpec, result: PutResult | JobqError) -> pb.SubmitResponse:
+    if isinstance(result, JobqError):
+        code: int = status.code_of(result).value[0]
+        refusal = pb.Refusal(code=code, message=status.shortened(str(result)))
+        return pb.SubmitResponse(id=spec.id, refused=refusal)
     if result.full is None:
         return convert.submitted(result)
     return pb.SubmitResponse(id=spec.id, refused=_refusal(spec.queue.queue, result.full))

@@ -113,8 +113,10 @@ class JobServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def SubmitMany(self, request, context):
-        """Stores up to 10,000 jobs. An invalid job refuses the whole call before anything is stored. A
-        full queue refuses single jobs: see SubmitResponse.refused. Scope: produce.
+        """Stores up to 10,000 jobs. A job that is invalid, does not fit its queue or exceeds a quota
+        refuses the whole call before anything is stored. A full queue refuses single jobs: see
+        SubmitResponse.refused. It also names jobs that a queue refuses because it was changed
+        meanwhile. Scope: produce.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

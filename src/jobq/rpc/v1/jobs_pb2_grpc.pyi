@@ -42,8 +42,10 @@ class JobServiceStub:
     RESOURCE_EXHAUSTED if the queue is full. Scope: produce.
     """
     SubmitMany: _grpc.UnaryUnaryMultiCallable[_jobs_pb2.SubmitManyRequest, _jobs_pb2.SubmitManyResponse]
-    """Stores up to 10,000 jobs. An invalid job refuses the whole call before anything is stored. A
-    full queue refuses single jobs: see SubmitResponse.refused. Scope: produce.
+    """Stores up to 10,000 jobs. A job that is invalid, does not fit its queue or exceeds a quota
+    refuses the whole call before anything is stored. A full queue refuses single jobs: see
+    SubmitResponse.refused. It also names jobs that a queue refuses because it was changed
+    meanwhile. Scope: produce.
     """
     SubmitStream: _grpc.StreamUnaryMultiCallable[_jobs_pb2.SubmitStreamRequest, _jobs_pb2.SubmitStreamResponse]
     """Stores any number of jobs, in batches that form while the store works. The server reads no
@@ -93,8 +95,10 @@ class JobServiceAsyncStub(JobServiceStub):
     RESOURCE_EXHAUSTED if the queue is full. Scope: produce.
     """
     SubmitMany: _aio.UnaryUnaryMultiCallable[_jobs_pb2.SubmitManyRequest, _jobs_pb2.SubmitManyResponse]  # type: ignore[assignment]
-    """Stores up to 10,000 jobs. An invalid job refuses the whole call before anything is stored. A
-    full queue refuses single jobs: see SubmitResponse.refused. Scope: produce.
+    """Stores up to 10,000 jobs. A job that is invalid, does not fit its queue or exceeds a quota
+    refuses the whole call before anything is stored. A full queue refuses single jobs: see
+    SubmitResponse.refused. It also names jobs that a queue refuses because it was changed
+    meanwhile. Scope: produce.
     """
     SubmitStream: _aio.StreamUnaryMultiCallable[_jobs_pb2.SubmitStreamRequest, _jobs_pb2.SubmitStreamResponse]  # type: ignore[assignment]
     """Stores any number of jobs, in batches that form while the store works. The server reads no
@@ -153,8 +157,10 @@ class JobServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _jobs_pb2.SubmitManyRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_jobs_pb2.SubmitManyResponse, _abc.Awaitable[_jobs_pb2.SubmitManyResponse]]:
-        """Stores up to 10,000 jobs. An invalid job refuses the whole call before anything is stored. A
-        full queue refuses single jobs: see SubmitResponse.refused. Scope: produce.
+        """Stores up to 10,000 jobs. A job that is invalid, does not fit its queue or exceeds a quota
+        refuses the whole call before anything is stored. A full queue refuses single jobs: see
+        SubmitResponse.refused. It also names jobs that a queue refuses because it was changed
+        meanwhile. Scope: produce.
         """
 
     @_abc_1.abstractmethod

@@ -8,6 +8,7 @@ from itertools import compress
 
 from msgspec.structs import replace
 
+from jobq.client.session import batches
 from jobq.core.checks import check_id
 from jobq.core.records import (
     AnyOutcome,
@@ -25,10 +26,11 @@ from jobq.core.records import (
     Signal,
     Topic,
 )
-from jobq.errors import JobNotFound
+from jobq.errors import JobNotFound, JobqError, StoreUnavailable
 from jobq.server.access import CALLS as CALLS
 from jobq.server.access import CallRule as CallRule
 from jobq.server.guarded.rules import READ, Guard, bounded, in_place
+from jobq.server.parts import check_parts
 from jobq.server.specs import check_outcome, check_span, check_word
 from jobq.stores.base import pipeline_of
 
@@ -40,27 +42,77 @@ class GuardedHot(Guard):
         self, specs: Sequence[JobSpec], *, flow: str | None = None, last: bool = True
     ) -> list[PutResult]:
         """Accept jobs. A caller without the scope `read` does not see the job of a duplicate."""
+        self._check_new(specs, flow)
+        if self._tenants.unlimited:
+            results = await self._store.put(specs, flow=flow, last=last)
+        else:
+            async with self._admitted(specs, flow):
+                results = await self._put(specs, flow, last)
+        return self._shown(results)
+
+    async def put_all(
+        self, specs: Sequence[JobSpec], *, step: int, flow: str | None = None
+    ) -> list[PutResult | JobqError]:
+        """Accept jobs in several puts of up to `step` jobs. Nothing is stored if one is refused.
+
+        All of them are checked before the first put, also against quotas and queues. If a queue
+        changes meanwhile, the store may still refuse a later put: the error is then the result of
+        each of its jobs, and the jobs of earlier puts stay. A flow is refused as a whole.
+        """
+        self._check_new(specs, flow)
+        parts = list(batches(specs, step))
+        if flow is None:
+            await check_parts(self._store, specs, steps=len(parts))
+        results: list[PutResult | JobqError] = []
+        async with self._admitted(specs, flow):
+            for n, part in enumerate(parts, 1):
+                try:
+                    results += self._shown(await self._put(part, flow, n == len(parts)))
+                except StoreUnavailable:
+                    raise
+                except JobqError as error:
+                    if flow is not None or n == 1:
+                        raise
+                    results += [error] * len(part)
+        return results
+
+    def _check_new(self, specs: Sequence[JobSpec], flow: str | None) -> None:
         self.check("put")
         for spec in specs:
             self._own_spec(spec)
         if flow is not None:
             check_id(flow, "flow")
+
+    @asynccontextmanager
+    async def _admitted(self, specs: Sequence[JobSpec], flow: str | None) -> AsyncIterator[None]:
+        """Inside the context, quotas count the jobs as being stored."""
         if self._tenants.unlimited:
+            yield
+            return
+        await self._tenants.admit(self._store, specs, flow=flow)
+        try:
+            yield
+        finally:
+            self._tenants.done(specs)
+
+    async def _put(self, specs: Sequence[JobSpec], flow: str | None, last: bool) -> list[PutResult]:
+        """Put jobs that quotas admitted."""
+        try:
             results = await self._store.put(specs, flow=flow, last=last)
-        else:
-            await self._tenants.admit(self._store, specs, flow=flow)
-            try:
-                results = await self._store.put(specs, flow=flow, last=last)
-                if flow is not None:
-                    self._tenants.staged(specs, flow, last=last)
-            except BaseException:
-                self._tenants.refused(specs, flow)
-                raise
-            finally:
-                self._tenants.done(specs)
-        if not self.principal.may(READ):
-            return [replace(each, found=None) if each.found else each for each in results]
+        except StoreUnavailable:  # whether the flow is still staged is not known
+            raise
+        except JobqError:
+            self._tenants.refused(specs, flow)
+            raise
+        if flow is not None and not self._tenants.unlimited:
+            self._tenants.staged(specs, flow, last=last)
         return results
+
+    def _shown(self, results: list[PutResult]) -> list[PutResult]:
+        """The results as the caller may see them."""
+        if self.principal.may(READ):
+            return results
+        return [replace(each, found=None) if each.found else each for each in results]
 
     async def settle(
         self, outcomes: Sequence[AnyOutcome], *, worker: str, call: str, then: Claim | None = None

@@ -14,11 +14,12 @@ from jobq.core import refusals
 from jobq.core.bounds import depend_on_each_other
 from jobq.core.event_log import STATES
 from jobq.core.graph import check_locks
+from jobq.core.limits import highest_cost
 from jobq.core.locks import on_held_lock
 from jobq.core.queues import with_defaults
 from jobq.core.records import JobKey, JobSpec, PutResult, QueueName
 from jobq.core.states import Kind, State
-from jobq.stores.relational import bounds, ending, flows, locks, new_jobs, rates, waiting
+from jobq.stores.relational import bounds, ending, flows, locks, new_jobs, waiting
 from jobq.stores.relational.codes import DELAYED
 from jobq.stores.relational.new_jobs import Watch, new_job
 from jobq.stores.relational.records import record
@@ -300,11 +301,7 @@ def checked(queue: QueueRow, specs: Sequence[JobSpec]) -> QueueRow:
     for spec in specs:
         if (spec.key is not None) != (mode == "keyed"):
             raise refusals.wrong_mode(mode, spec)
-    capacity = (
-        rates.lowest_capacity(queue.settings.effective)
-        if queue.packed_settings is not None
-        else None
-    )
+    capacity = highest_cost(queue.settings.effective) if queue.packed_settings is not None else None
     if capacity is not None:
         for spec in specs:
             if spec.cost > capacity:

@@ -71,14 +71,6 @@ def _loaded(rate: RateData, packed: bytes | None) -> limits.RateState | None:
         return limits.loaded(rate, None)
 
 
-def lowest_capacity(found: Limits) -> int | None:
-    """The highest cost with which a job can start at all; None: any."""
-    capacities = [
-        rate.capacity for rate in (found.rate, found.key_rate) if isinstance(rate, Tokens)
-    ]
-    return min(capacities, default=None)
-
-
 def room(tx: Tx, queue: QueueRow, wanted: int) -> int:
     """How many jobs the queue's own limits allow to start now, if each costs 1."""
     if queue.held_ms > tx.now:
