@@ -34,6 +34,9 @@ _MAX_WAITS = 10_000
 """`sleep`, `listen` and `expect` calls of one stream at the same time."""
 _MAX_UNSENT = 20_000
 """Frames that wait to be sent. A client that reads none of them has ended, or will reconnect."""
+_MAX_UNSENT_BYTES = 64 << 20
+"""Bytes of replies that wait to be sent. Above it, further calls wait until the client has read
+some, and the ends of jobs are reported without their records. One reply may have more."""
 _HELLO_S = 10.0
 """Seconds until the first frame of a client must have arrived."""
 _LAST_CALLS_S = 10.0
@@ -119,6 +122,9 @@ class Stream:
         self._waits: dict[int, asyncio.Task[None]] = {}
         self._entering: set[asyncio.Future[None]] = set()  # `expect` calls that do not expect yet
         self._unsent: list[Frame] = []
+        self._unsent_bytes = 0  # also of the frames that are being written
+        self._room = asyncio.Event()  # is set while further replies may be made
+        self._room.set()
         self._writer: asyncio.Task[None] | None = None
         self._heard = self._sent = self._loop.time()
         self._over = asyncio.Event()
@@ -247,6 +253,8 @@ class Stream:
                 f"the server knows no call {call.method!r}: install the version of the client there"
             )
         arguments = method.read_arguments(call.arguments)
+        if not self._room.is_set():
+            await self._room.wait()
         if self._entering:
             await asyncio.wait(self._entering)
         result = await method.call(self._store, arguments)
@@ -267,6 +275,9 @@ class Stream:
             async with self._store.expect(job) as ends:
                 entered.set_result(None)
                 async for record in ends:
+                    if not self._room.is_set():
+                        self.send(Item(call.number, contract.raw(None)))  # the client reads it
+                        continue
                     if record is None:
                         (record,) = await self._store.get([job])
                     if record is None or record.state.ended:
@@ -280,6 +291,9 @@ class Stream:
     def send(self, frame: Frame) -> None:
         """Send a frame together with others that are ready. Frames of one task keep their order."""
         self._unsent.append(frame)
+        self._unsent_bytes += _size(frame)
+        if self._unsent_bytes > _MAX_UNSENT_BYTES:
+            self._room.clear()
         if self._writer is None and not self._over.is_set():
             self._writer = self._loop.create_task(self._write())
 
@@ -289,7 +303,10 @@ class Stream:
                 ready, self._unsent = self._unsent, []
                 for message in frames.pack(ready):
                     await self._rpc.write(message)
-                self._sent = self._loop.time()
+                    self._sent = self._loop.time()
+                self._unsent_bytes -= sum(map(_size, ready))
+                if self._unsent_bytes <= _MAX_UNSENT_BYTES:
+                    self._room.set()
         except Exception as error:  # the client has gone; gRPC has no public class for that
             log.debug("an exchange stream has ended: %s", error)
             self._over.set()
@@ -305,8 +322,10 @@ class Stream:
     # ── the service's view ──
 
     def pace(self, now: float) -> None:
-        """Send a beat if the stream was silent, and end it if the client was."""
-        if now - self._heard > self._service.deaf_ms / 1000 or len(self._unsent) > _MAX_UNSENT:
+        """Send a beat if the stream was silent, and end it if the client was, or reads nothing."""
+        deaf_s = self._service.deaf_ms / 1000
+        stuck = not self._room.is_set() and now - self._sent > deaf_s
+        if now - self._heard > deaf_s or stuck or len(self._unsent) > _MAX_UNSENT:
             self._over.set()
             return
         try:
@@ -328,3 +347,10 @@ class Stream:
             await asyncio.wait(self._calls.values(), timeout=_LAST_CALLS_S)
         await self._end_with(StoreUnavailable("the server has stopped"))
         self._over.set()
+
+
+def _size(frame: Frame) -> int:
+    """Bytes of what a frame carries, if that may be much."""
+    if isinstance(frame, Reply):
+        return len(frame.result)
+    return len(frame.value) if isinstance(frame, Item) else 0

@@ -25,6 +25,7 @@ from jobq.core.crontab import check_expression, check_zone
 from jobq.core.meta import check_meta
 from jobq.core.queues import ScheduleSpec
 from jobq.core.records import MAX_PRIORITY, AnyOutcome, Block, JobSpec, QueueName
+from jobq.core.workers import MAX_CONCURRENCY, WorkerRecord
 from jobq.errors import InvalidJob
 
 _MAX_COUNT = 2**31 - 1
@@ -32,6 +33,13 @@ _MAX_WORD = 512
 """Characters of the name of a worker, a call, a reader or a lock: ids with a prefix."""
 _MAX_CODEC = 64
 """Characters of the name of a codec."""
+_MAX_HOST = 255
+"""Characters of a host's name, as in DNS."""
+_MAX_QUEUES = 10_000
+"""Queues of one worker. Each heartbeat names all of them."""
+MAX_TTL_MS = 86_400_000
+"""Milliseconds that a heartbeat or a leadership may last: a day. A caller that dies keeps the name
+or the leadership as long, so a longer time would keep it for ever."""
 _MAX_EDGES = 100_000
 """Jobs that one job may wait for."""
 
@@ -124,6 +132,29 @@ def check_outcome(outcome: AnyOutcome) -> None:
             check_span(outcome.timeout_ms, "timeout_ms")
         if outcome.signal is not None:
             check_signal(outcome.signal)
+
+
+def check_worker(worker: WorkerRecord) -> None:
+    """InvalidJob names what is wrong with what a worker says about itself."""
+    if worker.host:
+        check_short_name(worker.host, "host", _MAX_HOST)
+    if worker.incarnation:
+        check_word(worker.incarnation, "incarnation")
+    if len(worker.queues) > _MAX_QUEUES:
+        raise InvalidJob(f"queues has {len(worker.queues):,} names, more than {_MAX_QUEUES:,}")
+    for option, value, most in (
+        ("pid", worker.pid, _MAX_COUNT),
+        ("concurrency", worker.concurrency, MAX_CONCURRENCY),
+        ("active", worker.active, _MAX_COUNT),
+        ("started_ms", worker.started_ms, MAX_EPOCH_MS),
+        ("seen_ms", worker.seen_ms, MAX_EPOCH_MS),
+    ):
+        _within(value, 0, most, option)
+
+
+def check_ttl(ms: int) -> None:
+    """InvalidJob unless a heartbeat or a leadership may last this long."""
+    _within(ms, 1, MAX_TTL_MS, "ttl_ms")
 
 
 def check_span(ms: int, option: str, *, least: int = 0) -> None:

@@ -14,7 +14,7 @@ from jobq.core.workers import Beat, WorkerRecord, WorkerRequest
 from jobq.server.access import CALLS as CALLS
 from jobq.server.access import CallRule as CallRule
 from jobq.server.guarded.rules import Guard, bounded
-from jobq.server.specs import check_span, check_word
+from jobq.server.specs import check_ttl, check_word, check_worker
 
 
 class GuardedWorkers(Guard):
@@ -23,8 +23,9 @@ class GuardedWorkers(Guard):
     async def beat(self, worker: WorkerRecord, *, ttl_ms: int, displace: bool = False) -> Beat:
         """Announce a worker."""
         self.check("beat")
+        check_worker(worker)
         self._own_all(worker.queues)
-        check_span(ttl_ms, "ttl_ms", least=1)
+        check_ttl(ttl_ms)
         name = self._named(worker.name)
         if name != worker.name:
             worker = replace(worker, name=name)
@@ -33,6 +34,8 @@ class GuardedWorkers(Guard):
     async def retire(self, worker: str, *, incarnation: str | None = None) -> None:
         """Remove a worker."""
         self.check("retire")
+        if incarnation is not None:
+            check_word(incarnation, "incarnation")
         await self._store.retire(self._named(worker), incarnation=incarnation)
 
     async def workers(self, queue: QueueName | None = None) -> list[WorkerRecord]:
@@ -59,7 +62,7 @@ class GuardedWorkers(Guard):
         """Become or stay the leader of `name`, within the tenant."""
         self.check("lead")
         check_word(who, "who")
-        check_span(ttl_ms, "ttl_ms", least=1)
+        check_ttl(ttl_ms)
         return await self._store.lead(self._named(name), who=who, ttl_ms=ttl_ms)
 
     # ── the handle ────────────────────────────────────────────────────────────────────────────────

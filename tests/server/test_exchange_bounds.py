@@ -1,0 +1,152 @@
+"""What one client of the exchange stream can make a server keep in memory."""
+
+from __future__ import annotations
+
+import itertools
+import queue
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from jobq.core.records import JobKey, JobSpec, QueueName
+from jobq.core.workers import WorkerRecord
+from jobq.errors import InvalidJob
+from jobq.rpc import contract, frames
+from jobq.server import exchange
+from jobq.server.context import Proof
+from jobq.server.exchange import ExchangeService, Stream
+from tests.server.serving import PATIENCE_S, RunningServer, running
+from tests.waiting import nothing_happens, wait_until
+
+QUEUE = QueueName("default", "large")
+LARGE = 2**20
+LIMIT = 4 * LARGE
+
+
+class Slow:
+    """A client that sends calls, and reads only when it is told to."""
+
+    def __init__(self, server: RunningServer) -> None:
+        self._outgoing: queue.SimpleQueue[list[bytes] | None] = queue.SimpleQueue()
+        self._numbers = itertools.count(1)
+        channel: Any = server.channel  # its stubs know no messages that are plain bytes
+        self._replies = channel.stream_stream(frames.METHOD)(
+            iter(self._messages()), timeout=PATIENCE_S
+        )
+        self._outgoing.put(frames.pack([frames.Hello(frames.VERSION)]))
+
+    def _messages(self) -> Iterator[bytes]:
+        while (messages := self._outgoing.get()) is not None:
+            yield from messages
+
+    def get(self, times: int) -> None:
+        """Ask for the large job."""
+        arguments = contract.raw(contract.METHODS["get"].arguments([JobKey(QUEUE, "1")]))
+        for _ in range(times):
+            call = frames.Call(next(self._numbers), "get", arguments)
+            self._outgoing.put(frames.pack([call]))
+
+    def read(self, replies: int) -> int:
+        """Read until so many replies have arrived."""
+        unpacker, found = frames.Unpacker(), 0
+        for message in self._replies:
+            found += sum(isinstance(each, frames.Reply) for each in unpacker.feed(message))
+            if found >= replies:
+                break
+        return found
+
+    def close(self) -> None:
+        self._outgoing.put(None)
+        self._replies.cancel()
+
+
+def stream_of(server: RunningServer) -> Stream:
+    (service,) = (each for each in server.host.services if isinstance(each, ExchangeService))
+    found: list[Stream] = wait_until(lambda: list(service.streams), "the stream")
+    return found[0]
+
+
+def test_calls_wait_while_a_client_does_not_read_its_replies(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(exchange, "_MAX_UNSENT_BYTES", LIMIT)
+    with running() as server:
+        job = JobSpec(queue=QUEUE, id="1", name="n", payload=b"x" * LARGE)
+        server.do(server.context.store.put([job]))
+        client = Slow(server)
+        try:
+            client.get(40)
+            stream = stream_of(server)
+            wait_until(lambda: not stream._room.is_set(), "replies that wait")
+            client.get(100)
+            wait_until(lambda: len(stream._calls) >= 100, "calls that wait")
+            server.do(nothing_happens(0.2, "the server makes more replies"))
+            assert LIMIT < stream._unsent_bytes < 3 * LIMIT
+            assert len(stream._calls) >= 100
+            assert client.read(140) == 140
+            wait_until(stream._room.is_set, "room")
+        finally:
+            client.close()
+
+
+def test_a_client_that_never_reads_loses_its_stream(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(exchange, "_MAX_UNSENT_BYTES", LIMIT)
+    with running() as server:
+        job = JobSpec(queue=QUEUE, id="1", name="n", payload=b"x" * LARGE)
+        server.do(server.context.store.put([job]))
+        client = Slow(server)
+        try:
+            client.get(40)
+            stream = stream_of(server)
+            wait_until(lambda: not stream._room.is_set(), "replies that wait")
+            later = stream._loop.time() + exchange.DEAF_MS / 1000 + 1
+            stream._heard = later  # the client still sends beats
+            server.call(lambda: stream.pace(later))
+            assert stream._over.is_set()
+        finally:
+            client.close()
+
+
+# ── what workers say about themselves ─────────────────────────────────────────────────────────────
+
+
+def worker(**changed: Any) -> WorkerRecord:
+    given: dict[str, Any] = {"name": "w", "host": "h", "pid": 1, "queues": (QUEUE,)}
+    return WorkerRecord(**{**given, "concurrency": 1, **changed})
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"host": "h" * 256},
+        {"host": "a\nb"},
+        {"pid": -1},
+        {"pid": 2**31},
+        {"concurrency": -1},
+        {"concurrency": 100_001},
+        {"active": -1},
+        {"started_ms": -1},
+        {"seen_ms": 2**62},
+        {"incarnation": "x" * 513},
+        {"queues": (QUEUE,) * 10_001},
+    ],
+    ids=lambda changed: f"{next(iter(changed))}",
+)
+def test_a_heartbeat_that_no_worker_sends_is_refused(
+    running_server: RunningServer, changed: dict[str, Any]
+) -> None:
+    store = running_server.context.guarded_by(Proof())
+    with pytest.raises(InvalidJob):
+        running_server.do(store.beat(worker(**changed), ttl_ms=1000))
+    assert running_server.do(store.workers()) == []
+
+
+def test_nobody_is_alive_or_leads_for_more_than_a_day(running_server: RunningServer) -> None:
+    store = running_server.context.guarded_by(Proof())
+    for ttl_ms in (0, -1, 86_400_001):
+        with pytest.raises(InvalidJob, match="ttl_ms"):
+            running_server.do(store.beat(worker(), ttl_ms=ttl_ms))
+        with pytest.raises(InvalidJob, match="ttl_ms"):
+            running_server.do(store.lead("upkeep", who="me", ttl_ms=ttl_ms))
+    running_server.do(store.beat(worker(), ttl_ms=86_400_000))
