@@ -72,7 +72,8 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     # The dashboard uses the server's rules for who may do what (server/guard.py), and jq-server
     # serves the dashboard.
     "web": PUBLIC | {"server", "console"},
-    "server": PUBLIC | {"rpc", "relay", "console", "prometheus", "web"},
+    # It uses the connection of stores.valkey for hints between servers.
+    "server": PUBLIC | {"rpc", "relay", "console", "prometheus", "stores.valkey", "web"},
     "cli": PUBLIC | {"rpc", "relay", "server", "web", "console", "supervisor", "prometheus"},
 }
 

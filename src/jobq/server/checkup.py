@@ -31,6 +31,7 @@ async def checkup(plan: Plan) -> list[Finding]:
         ("certificate", _certificate),
         ("tokens", _tokens),
         ("kafka", _kafka),
+        ("redis", _redis),
         ("gRPC", _address),
     ]
     return [await _checked(name, check, plan) for name, check in checks]
@@ -59,9 +60,9 @@ async def _certificate(plan: Plan) -> str:
     found = describe(plan.tls)
     if plan.tls.client_ca is not None:
         found += f"; clients need a certificate of {plan.tls.client_ca}"
-    return found
         if plan.clients is not None:
             found += f", and grpc.tls.clients lists {len(plan.clients)}"
+    return found
 
 
 async def _tokens(plan: Plan) -> str:
@@ -84,6 +85,14 @@ async def _kafka(plan: Plan) -> str:
         return await target.check()
     finally:
         await target.aclose()
+
+
+async def _redis(plan: Plan) -> str:
+    if plan.hints is None:
+        return "not configured"
+    from jobq.server.hints import Hints  # needs a driver that is not always installed
+
+    return await Hints(plan.hints.url, plan.hints.channel).check()
 
 
 async def _address(plan: Plan) -> str:

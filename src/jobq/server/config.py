@@ -71,9 +71,10 @@ class DbConfig(_Section, frozen=True, kw_only=True):
 
 
 class RedisConfig(_Section, frozen=True, kw_only=True):
-    """`redis`: a Valkey or Redis server beside PostgreSQL."""
+    """`redis`: a Valkey or Redis server beside PostgreSQL, for hints between servers."""
 
     addr: str | None = None
+    """host:port, or a URL such as valkeys://host for TLS."""
     password: str | None = None
     password_path: str | None = None
     db: int = 0
@@ -197,12 +198,12 @@ no warning."""
 _ALIASES = {"logging.level": "JQ_LOG_LEVEL", "logging.format": "JQ_LOG_FORMAT"}
 """Variables that are named like the flag, as those of jq-worker are."""
 _AS_DONE = {"kafka.producer.acks": ("all", -1, "-1")}
-
 _EXAMPLES = {
     "tenants": "acme: {max_queues: 5}",
     "grpc.tls.clients": "billing: {tenant: acme, scopes: [produce, read]}",
 }
 """How sections look that the operator names."""
+
 
 class Loaded(msgspec.Struct, frozen=True, kw_only=True):
     """A configuration, and what an operator should know about it."""
@@ -337,14 +338,23 @@ def _refuse_secrets(tree: dict[str, Any], where: str) -> None:
                 f"{where} contains {key}, which belongs in the environment: remove it and set "
                 f"{variable(key)}, or name a file with {key}_path"
             )
-    url = _value(tree, "store.url")
-    if isinstance(url, str) and (
-        ":" in url.partition("://")[2].rpartition("@")[0] or "password=" in url.partition("?")[2]
-    ):
+    if _has_password(_value(tree, "store.url")):
         raise ConfigError(
             f"{where}: store.url contains a password, which belongs in the environment: set JQ_URL "
             "to the whole URL, or name a file with store.password_path"
         )
+    if _has_password(_value(tree, "redis.addr")):
+        raise ConfigError(
+            f"{where}: redis.addr contains a password, which belongs in the environment: set "
+            "JQ_REDIS_PASSWORD, or name a file with redis.password_path"
+        )
+
+
+def _has_password(url: object) -> bool:
+    if not isinstance(url, str):
+        return False
+    login = url.rpartition("://")[2].rpartition("@")[0]
+    return ":" in login or "password=" in url.partition("?")[2]
 
 
 def _value(tree: Mapping[str, Any], key: str) -> Any:

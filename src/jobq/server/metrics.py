@@ -12,10 +12,11 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import TimeoutError as NoReply
 from itertools import compress
+from typing import TYPE_CHECKING
 
 from grpc import StatusCode
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, Histogram
-from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from jobq.console.probes import Answer, Route
 from jobq.core.queues import StatsRecord
@@ -41,6 +42,9 @@ from jobq.server.guard import GuardedStore
 from jobq.server.principal import Principal
 from jobq.server.quotas import TenantRules
 from jobq.stores.base import Store
+
+if TYPE_CHECKING:
+    from jobq.server.hints import Hints
 
 MAX_QUEUES = 1_000
 """Queues that have labels of their own. Names come from callers, and each costs some 60 series. The
@@ -69,6 +73,8 @@ class ServerMetrics:
         self.registry = registry = CollectorRegistry()
         self.relay: Callable[[], RelayStatus] | None = None
         """The status of the relay, if the server runs one."""
+        self.hints: Hints | None = None
+        """The hints of other servers, if there are any."""
         self._rpcs = Histogram(
             "jobq_rpc_seconds",
             "How long calls took, by method and status. A stream counts when it ends.",
@@ -196,7 +202,8 @@ class ServerMetrics:
     def text(self, gauges: Sequence[Metric]) -> bytes:
         """All metrics in Prometheus' text format."""
         relay = b"" if self.relay is None else self.relay().prometheus().encode()
-        return rendered(gauges, self.registry) + relay
+        hints = () if self.hints is None else _hint_metrics(self.hints)
+        return rendered([*gauges, *hints], self.registry) + relay
 
     async def gauges(self) -> list[Metric]:
         """What the store tells about its queues, up to MAX_QUEUES of them.
@@ -248,13 +255,6 @@ class CountedStore(GuardedStore):
         self._metrics.submitted(specs, results)
         return results
 
-    async def settle(
-        self, outcomes: Sequence[AnyOutcome], *, worker: str, call: str, then: Claim | None = None
-    ) -> Settled:
-        """Apply outcomes, and claim."""
-        settled = await super().settle(outcomes, worker=worker, call=call, then=then)
-        own = [each for each in outcomes if self._is_own(each.queue.tenant)]
-        self._metrics.settled(own, settled)
     async def put_all(
         self, specs: Sequence[JobSpec], *, step: int, flow: str | None = None
     ) -> list[PutResult | JobqError]:
@@ -265,6 +265,13 @@ class CountedStore(GuardedStore):
         self._metrics.submitted([spec for spec, _ in stored], [each for _, each in stored])
         return results
 
+    async def settle(
+        self, outcomes: Sequence[AnyOutcome], *, worker: str, call: str, then: Claim | None = None
+    ) -> Settled:
+        """Apply outcomes, and claim."""
+        settled = await super().settle(outcomes, worker=worker, call=call, then=then)
+        own = [each for each in outcomes if self._is_own(each.queue.tenant)]
+        self._metrics.settled(own, settled)
         return settled
 
     async def extend(self, leases: Sequence[LeaseRef], *, lease_ms: int) -> list[LeaseState]:
@@ -273,6 +280,20 @@ class CountedStore(GuardedStore):
         own = [self._is_own(each.queue.tenant) for each in leases]
         self._metrics.extended(list(compress(leases, own)), list(compress(states, own)))
         return states
+
+
+def _hint_metrics(hints: Hints) -> list[Metric]:
+    return [
+        GaugeMetricFamily(
+            "jobq_hints_up",
+            "Whether the Valkey or Redis beside PostgreSQL responds. At 0, jobs may start later.",
+            value=int(hints.up),
+        ),
+        CounterMetricFamily(
+            "jobq_hints_sent", "Hints that told other servers of work.", value=hints.sent
+        ),
+        CounterMetricFamily("jobq_hints_heard", "Hints of other servers.", value=hints.heard),
+    ]
 
 
 def _queue_gauges(stats: Sequence[StatsRecord]) -> list[Metric]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 from collections.abc import Mapping
+from importlib.util import find_spec
 from pathlib import Path
 from urllib.parse import quote, urlencode, urlsplit
 
@@ -14,8 +15,8 @@ from jobq.core.checks import check_tenant
 from jobq.core.durations import parse_duration
 from jobq.core.redact import redacted_url
 from jobq.errors import ConfigError
-from jobq.server.config import AuthConfig, Config, Loaded
 from jobq.server.clients import Clients
+from jobq.server.config import AuthConfig, Config, Loaded
 from jobq.server.keys import ALGORITHMS, JwksSource, KeySet, public_key, read, secret_key
 from jobq.server.quotas import NO_LIMITS, TenantLimits, TenantRules
 from jobq.server.tls import TlsFiles
@@ -47,6 +48,15 @@ class WebPlan(msgspec.Struct, frozen=True, kw_only=True):
     secret: str | None = None
 
 
+class HintsPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """The Valkey or Redis beside PostgreSQL (hints.py)."""
+
+    url: str
+    channel: str
+    alone: bool
+    """Whether PostgreSQL wakes no workers of other servers by itself (listen=no)."""
+
+
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """What a server does."""
 
@@ -61,8 +71,10 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     grace_s: float
     tls: TlsFiles | None
     auth: AuthPlan | None
+    clients: Clients | None
     tenants: TenantRules
     kafka_url: str | None
+    hints: HintsPlan | None
     metrics: tuple[str, int] | None
     health: tuple[str, int] | None
     log_level: str
@@ -72,7 +84,6 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def plan(loaded: Loaded, environment: Mapping[str, str], *, url: str | None = None) -> Plan:
-    clients: Clients | None
     """What a server with this configuration does. ConfigError names what is wrong.
 
     `url` is the store that the command line names.
@@ -81,12 +92,9 @@ def plan(loaded: Loaded, environment: Mapping[str, str], *, url: str | None = No
     store_url, store_from = _store(config, environment, url)
     if store_from in ("--url", "JQ_URL", "store.url") and config.db.host:
         warnings.append(f"db does nothing here, because {store_from} names the store")
-    if config.redis.addr:
-        warnings.append(
-            "redis does nothing here: the store wakes workers of all servers by itself. To keep "
-            "jobs in Valkey or Redis, set store.url"
-        )
+    hints = _hints(config, store_url, warnings)
     tls, auth = _tls(config), _auth(config.auth, environment)
+    clients = _clients(config, tls, auth, warnings)
     host = _host(config, tls, auth, warnings)
     probes = host if is_loopback(host) else EVERYWHERE
     for tenant, limits in config.tenants.items():
@@ -94,7 +102,6 @@ def plan(loaded: Loaded, environment: Mapping[str, str], *, url: str | None = No
     default = config.tenants.get("default", NO_LIMITS)
     return Plan(
         store_url=store_url,
-    clients = _clients(config, tls, auth, warnings)
         store_from=store_from,
         host=host,
         port=_port(config.grpc.port, "grpc.port"),
@@ -104,15 +111,16 @@ def plan(loaded: Loaded, environment: Mapping[str, str], *, url: str | None = No
         grace_s=_grace_s(config),
         tls=tls,
         auth=auth,
+        clients=clients,
         tenants=TenantRules(default, config.tenants),
         kafka_url=_kafka(config),
+        hints=hints,
         metrics=_probe(config.metrics.host or probes, config.metrics.port, "metrics.port"),
         health=_probe(config.health.host or probes, config.health.port, "health.port"),
         log_level=_log_level(config.logging.level),
         log_format=_log_format(config.logging.format),
         web=_web(config, probes, auth, warnings),
         warnings=tuple(warnings),
-        clients=clients,
     )
 
 
@@ -233,14 +241,6 @@ def _tls(config: Config) -> TlsFiles | None:
     )
 
 
-def _auth(auth: AuthConfig, environment: Mapping[str, str]) -> AuthPlan | None:
-    secret = _secret(auth.secret or environment.get("JQ_JWT_SECRET"), auth.secret_path)
-    ways = {
-        "auth.jwks_url": auth.jwks_url,
-        "auth.jwks_path": auth.jwks_path,
-        "auth.public_key_path": auth.public_key_path,
-        "a shared secret": secret,
-    }
 def _clients(
     config: Config, tls: TlsFiles | None, auth: AuthPlan | None, warnings: list[str]
 ) -> Clients | None:
@@ -271,6 +271,14 @@ def _clients(
     return None
 
 
+def _auth(auth: AuthConfig, environment: Mapping[str, str]) -> AuthPlan | None:
+    secret = _secret(auth.secret or environment.get("JQ_JWT_SECRET"), auth.secret_path)
+    ways = {
+        "auth.jwks_url": auth.jwks_url,
+        "auth.jwks_path": auth.jwks_path,
+        "auth.public_key_path": auth.public_key_path,
+        "a shared secret": secret,
+    }
     given = [name for name, value in ways.items() if value]
     if not given:
         if auth != AuthConfig():
@@ -341,6 +349,42 @@ def _kafka(config: Config) -> str | None:
     compression = kafka.producer.compression
     options = f"?{urlencode({'compression.type': compression})}" if compression else ""
     return f"kafka://{','.join(kafka.brokers)}/{kafka.topic}{options}"
+
+
+def _hints(config: Config, store_url: str, warnings: list[str]) -> HintsPlan | None:
+    redis = config.redis
+    if not redis.addr:
+        return None
+    store = urlsplit(store_url)
+    if store.scheme not in ("postgresql", "postgres"):
+        warnings.append(
+            "redis does nothing here: it carries hints between servers on one PostgreSQL, and "
+            "other stores need none. To keep jobs in Valkey or Redis, set store.url"
+        )
+        return None
+    if find_spec("hiredis") is None:
+        raise ConfigError("redis needs the package hiredis: pip install 'jobq[valkey]'")
+    parts = urlsplit(redis.addr if "://" in redis.addr else f"valkey://{redis.addr}")
+    path = parts.path.strip("/") or redis.db
+    options = [parts.query] if parts.query else []
+    if redis.connect_timeout_ms is not None:
+        options.append(f"timeout={redis.connect_timeout_ms / 1000}")
+    url = f"{parts.scheme}://{parts.netloc}/{path}{'?' if options else ''}{'&'.join(options)}"
+    url = _with_password(url, _secret(redis.password, redis.password_path))
+    _check_redis(url)
+    return HintsPlan(
+        url=url,
+        channel=f"jobq:hints:{store.path.strip('/')}",
+        alone="listen=no" in store.query.split("&"),
+    )
+
+
+def _check_redis(url: str) -> None:
+    from jobq.stores.valkey.address import parse  # needs a driver that is not always installed
+
+    if urlsplit(url).scheme not in ("valkey", "redis", "valkeys", "rediss"):
+        raise ConfigError("redis.addr names one server: write host:6379, or valkeys://host for TLS")
+    parse(url)
 
 
 def _lease_ms(config: Config) -> int:

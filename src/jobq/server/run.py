@@ -7,6 +7,7 @@ import contextlib
 import logging
 import signal
 from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING
 
 from jobq.console.probes import Probes, Pulse, Route, healthz
 from jobq.core.redact import redacted_url
@@ -25,6 +26,9 @@ from jobq.server.tls import Certificates
 from jobq.server.tokens import Tokens
 from jobq.stores import open_store
 from jobq.stores.base import Store
+
+if TYPE_CHECKING:
+    from jobq.server.hints import Hints
 
 log = logging.getLogger("jobq.server")
 
@@ -66,13 +70,19 @@ async def _stop(host: Host, at_once: asyncio.Event) -> None:
 @contextlib.asynccontextmanager
 async def serving(plan: Plan) -> AsyncIterator[Host]:
     """A server that listens while the context is open. Its store is closed last."""
-    async with open_store(plan.store_url) as store, _authenticator(plan.auth) as authenticator:
-        log.info("jobs are in %s (from %s)", redacted_url(store.url), plan.store_from)
+    async with (
+        open_store(plan.store_url) as opened,
+        _authenticator(plan.auth) as authenticator,
+        _hints(plan) as hints,
+    ):
+        log.info("jobs are in %s (from %s)", redacted_url(opened.url), plan.store_from)
+        store = opened if hints is None else hints.around(opened)
         context = ServerContext(
             store, settings_of(plan), authenticator=authenticator, clients=plan.clients
         )
         metrics = ServerMetrics(store)
         metrics.attach(context)
+        metrics.hints = hints
         relay = _relay(plan, store)
         if relay is not None:
             metrics.relay = lambda: relay.status
@@ -112,6 +122,22 @@ async def _authenticator(auth: AuthPlan | None) -> AsyncIterator[Authenticator |
             reading.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await reading
+
+
+@contextlib.asynccontextmanager
+async def _hints(plan: Plan) -> AsyncIterator[Hints | None]:
+    if plan.hints is None:
+        yield None
+        return
+    from jobq.server.hints import Hints  # needs a driver that is not always installed
+
+    most = {} if plan.hints.alone else {"at_most": 1}
+    hints = Hints(plan.hints.url, plan.hints.channel, **most)
+    hints.start()
+    try:
+        yield hints
+    finally:
+        await hints.aclose()
 
 
 def _relay(plan: Plan, store: Store) -> Relay | None:
