@@ -8,7 +8,7 @@
 - core is pure: no I/O, no asyncio, no clock.
 - Nothing imports pipeline, server or cli (cli may import server; web may import its rules of
   access).
-- Nothing imports the telemetry modules (cli and server may import prometheus).
+- Nothing imports the telemetry modules (cli and server may import prometheus, server also otel).
 - No module imports itself through others: modules can be read, tested and imported one by one.
 
 Imports under `if TYPE_CHECKING` are ignored, because they do not happen at run time. Imports inside
@@ -73,7 +73,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     # serves the dashboard.
     "web": PUBLIC | {"server", "console"},
     # It uses the connection of stores.valkey for hints between servers.
-    "server": PUBLIC | {"rpc", "relay", "console", "prometheus", "stores.valkey", "web"},
+    "server": PUBLIC | {"rpc", "relay", "console", "prometheus", "otel", "stores.valkey", "web"},
     "cli": PUBLIC | {"rpc", "relay", "server", "web", "console", "supervisor", "prometheus"},
 }
 

@@ -8,6 +8,9 @@
 enqueued, so a retry, a child or a job of a flow is in that trace too. Spans that the handler makes
 are below the consumer span, also in threads.
 
+A jq-server makes two spans of its own in that trace: one for the submit of a job, between the
+producer and the consumer, and one for each claim, which is the parent of the consumer span.
+
 The span of a batch is the root of a trace of its own, with a link to each job. The span of a job
 that waited for others has a link to each of them.
 """
@@ -16,7 +19,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 try:
     import opentelemetry.trace  # noqa: F401 - only whether it is there
@@ -25,11 +28,20 @@ except ModuleNotFoundError as error:
         "jobq.otel needs the package opentelemetry-api: pip install 'jobq[otel]'", name=error.name
     ) from None
 
+from msgspec.structs import replace
 from opentelemetry import metrics, propagate, trace
 from opentelemetry.context import Context
 from opentelemetry.metrics import MeterProvider
 from opentelemetry.propagators.textmap import TextMapPropagator
-from opentelemetry.trace import Link, Span, SpanKind, Status, StatusCode, TracerProvider
+from opentelemetry.trace import (
+    Link,
+    ProxyTracerProvider,
+    Span,
+    SpanKind,
+    Status,
+    StatusCode,
+    TracerProvider,
+)
 
 from jobq.api.current import CurrentJob, current_job
 from jobq.api.ending import Ended, OncePerRun, endings_of
@@ -38,12 +50,22 @@ from jobq.api.job import Job
 from jobq.api.middleware import CallNext
 from jobq.api.worker_callbacks import MissedTime
 from jobq.core.meta import check_meta
-from jobq.core.records import Failure
+from jobq.core.records import (
+    AnyOutcome,
+    Claim,
+    Failure,
+    JobSpec,
+    Lease,
+    PutResult,
+    QueueName,
+    Settled,
+)
 from jobq.core.version import __version__
 from jobq.engine.around import FailedApart
 from jobq.errors import InvalidJob, JobqError
+from jobq.stores.base import Store
 
-__all__ = ["Telemetry", "job_context"]
+__all__ = ["Telemetry", "job_context", "with_server_spans"]
 
 _MAX_LINKS = 128
 """Links of a span. The SDK keeps no more by default."""
@@ -165,14 +187,7 @@ class Telemetry:
 
     def _carry(self, request: EnqueueRequest) -> None:
         """Store the context of the current span in the job's meta, if there is room."""
-        headers: dict[str, str] = {}
-        (self._propagator or propagate.get_global_textmap()).inject(headers)
-        for name, value in headers.items():
-            try:
-                if len(value) <= _MAX_CARRIED and check_meta({**request.meta, name: value}):
-                    request.meta[name] = value
-            except InvalidJob:  # the meta is full: the job is worth more than its trace
-                return
+        request.meta.update(_carried(request.meta, None, self._propagator))
 
     async def _links(self, job: CurrentJob) -> list[Link]:
         """The jobs of a batch, or the jobs that this one waited for."""
@@ -192,6 +207,139 @@ def job_context() -> Context:
 def _extracted(meta: Mapping[str, str], propagator: TextMapPropagator | None) -> Context:
     # From an empty context: what the worker itself is in must not be the parent of a job.
     return (propagator or propagate.get_global_textmap()).extract(dict(meta), context=Context())
+
+
+def _carried(
+    meta: Mapping[str, str], context: Context | None, propagator: TextMapPropagator | None
+) -> dict[str, str]:
+    """The meta of a job with this context, or with the current one, if there is room for it."""
+    found, headers = dict(meta), dict[str, str]()
+    (propagator or propagate.get_global_textmap()).inject(headers, context=context)
+    for name, value in headers.items():
+        try:
+            if len(value) <= _MAX_CARRIED and check_meta({**found, name: value}):
+                found[name] = value
+        except InvalidJob:  # the meta is full: the job is worth more than its trace
+            break
+    return found
+
+
+# ── a server ──────────────────────────────────────────────────────────────────────────────────────
+
+
+def with_server_spans(
+    store: Store,
+    *,
+    tracer_provider: TracerProvider | None = None,
+    propagator: TextMapPropagator | None = None,
+) -> Store:
+    """The store of a jq-server, which makes a span for each submit and for each claim of a job.
+
+    Only jobs whose producer was traced get spans. Without a tracer provider, the store is returned
+    as it is.
+    """
+    provider = tracer_provider or trace.get_tracer_provider()
+    if isinstance(provider, ProxyTracerProvider | trace.NoOpTracerProvider):
+        return store
+    return cast(Store, _TracedStore(store, provider, propagator))
+
+
+class _TracedStore:
+    """Makes spans around `put` and `settle`. All other calls are those of the store."""
+
+    def __init__(
+        self, store: Store, provider: TracerProvider, propagator: TextMapPropagator | None
+    ) -> None:
+        self._store = store
+        self._tracer = trace.get_tracer("jobq", __version__, provider)
+        self._propagator = propagator
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    async def put(
+        self, specs: Sequence[JobSpec], *, flow: str | None = None, last: bool = True
+    ) -> list[PutResult]:
+        """See HotStore. A stored job carries the context of its span."""
+        start = time.time_ns()
+        spans: dict[int, Span] = {}
+        traced: list[JobSpec] = []
+        for n, spec in enumerate(specs):
+            span = self._span("submit", spec.queue, spec.id, spec.name, spec.meta, start)
+            if span is not None:
+                spans[n] = span
+                spec = replace(spec, meta=self._within(spec.meta, span))
+            traced.append(spec)
+        if not spans:
+            return await self._store.put(specs, flow=flow, last=last)
+        try:
+            results = await self._store.put(traced, flow=flow, last=last)
+        except BaseException as error:
+            for span in spans.values():
+                span.set_attribute("error.type", _type_name(error))
+                span.set_status(Status(StatusCode.ERROR))
+                span.end()
+            raise
+        for n, span in spans.items():
+            if results[n].duplicate:
+                span.set_attribute("jobq.duplicate", True)
+            if results[n].state is None:
+                span.set_status(Status(StatusCode.ERROR, "the queue is full"))
+            span.end()
+        return results
+
+    async def settle(
+        self, outcomes: Sequence[AnyOutcome], *, worker: str, call: str, then: Claim | None = None
+    ) -> Settled:
+        """See HotStore. A lease carries the context of its span."""
+        start = time.time_ns()
+        settled = await self._store.settle(outcomes, worker=worker, call=call, then=then)
+        if not any(lease.meta for lease in settled.leases):
+            return settled
+        leases = tuple(self._pushed(lease, start) for lease in settled.leases)
+        return replace(settled, leases=leases)
+
+    def _pushed(self, lease: Lease, start: int) -> Lease:
+        span = self._span("push", lease.queue, lease.id, lease.name, lease.meta, start)
+        if span is None:
+            return lease
+        span.set_attribute("jobq.attempt", lease.attempt)
+        span.end()
+        return replace(lease, meta=self._within(lease.meta, span))
+
+    def _span(
+        self,
+        operation: str,
+        queue: QueueName,
+        id: str,
+        name: str,
+        meta: Mapping[str, str] | None,
+        start: int,
+    ) -> Span | None:
+        """A span in the trace of the job's producer. None if it has none, or is not recorded."""
+        if not meta:
+            return None
+        parent = _extracted(meta, self._propagator)
+        if not trace.get_current_span(parent).get_span_context().is_valid:
+            return None
+        span = self._tracer.start_span(
+            f"{operation} {queue.queue}",
+            context=parent,
+            kind=SpanKind.SERVER,
+            attributes={
+                "messaging.system": "jobq",
+                "messaging.operation.name": operation,
+                "messaging.destination.name": queue.queue,
+                "messaging.message.id": id,
+                "jobq.tenant": queue.tenant,
+                "jobq.task": name,
+            },
+            start_time=start,
+        )
+        return span if span.is_recording() else None
+
+    def _within(self, meta: Mapping[str, str] | None, span: Span) -> dict[str, str]:
+        return _carried(meta or {}, trace.set_span_in_context(span, Context()), self._propagator)
 
 
 async def _inputs(job: CurrentJob) -> list[Mapping[str, str]]:

@@ -7,6 +7,7 @@ import contextlib
 import logging
 import signal
 from collections.abc import AsyncIterator
+from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from jobq.console.probes import Probes, Pulse, Route, healthz
@@ -76,7 +77,7 @@ async def serving(plan: Plan) -> AsyncIterator[Host]:
         _hints(plan) as hints,
     ):
         log.info("jobs are in %s (from %s)", redacted_url(opened.url), plan.store_from)
-        store = opened if hints is None else hints.around(opened)
+        store = _traced(opened if hints is None else hints.around(opened))
         context = ServerContext(
             store, settings_of(plan), authenticator=authenticator, clients=plan.clients
         )
@@ -138,6 +139,15 @@ async def _hints(plan: Plan) -> AsyncIterator[Hints | None]:
         yield hints
     finally:
         await hints.aclose()
+
+
+def _traced(store: Store) -> Store:
+    """The store with spans, if this process has a tracer (`opentelemetry-instrument jq-server`)."""
+    if find_spec("opentelemetry") is None:
+        return store
+    from jobq.otel import with_server_spans  # needs packages that are not always installed
+
+    return with_server_spans(store)
 
 
 def _relay(plan: Plan, store: Store) -> Relay | None:
