@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import NamedTuple
 
 from jobq.core.records import QueueName, Signal, Topic
@@ -48,6 +48,11 @@ class Mailbox:
         self._loop = asyncio.get_running_loop()
         self._wakes: dict[str, asyncio.Event] = {}
         self._topics: dict[Topic, set[asyncio.Queue[Signal]]] = {}
+
+        self.has_work: Callable[[QueueName], Awaitable[bool]] | None = None
+        """Asks whether there may be work in a queue, before a `soon` notice wakes a worker. None:
+        it is not asked."""
+        self._asking: set[asyncio.Task[None]] = set()
 
     def close(self) -> None:
         """Receive no more notices."""
@@ -112,6 +117,28 @@ class Mailbox:
                 if not inboxes:
                     del self._topics[topic]
 
+    def _look_later(self, event: asyncio.Event, queue: QueueName) -> None:
+        """The time of a `soon` notice has come: another worker may have done the work by now."""
+        if self.has_work is None or event.is_set():
+            event.set()
+            return
+        asking = self._loop.create_task(self._ask(self.has_work, event, queue))
+        self._asking.add(asking)
+        asking.add_done_callback(self._asking.discard)
+
+    async def _ask(
+        self,
+        has_work: Callable[[QueueName], Awaitable[bool]],
+        event: asyncio.Event,
+        queue: QueueName,
+    ) -> None:
+        try:
+            needed = await has_work(queue)
+        except Exception:  # the worker that looks by itself finds out why
+            needed = True
+        if needed:
+            event.set()
+
     def receive(self, notice: Notice) -> None:
         """Wake the worker or the listeners that a notice is for."""
         if notice.kind in ("work", "soon"):
@@ -120,7 +147,9 @@ class Mailbox:
             if notice.kind == "work":
                 event.set()
             elif notice.job is not None and notice.job.isdecimal():  # a stranger can send one
-                self._loop.call_later(min(int(notice.job), _LATEST_MS) / 1000, event.set)
+                queue = QueueName(notice.tenant, notice.queue)
+                delay_s = min(int(notice.job), _LATEST_MS) / 1000
+                self._loop.call_later(delay_s, self._look_later, event, queue)
             return
         queue = QueueName(notice.tenant, notice.queue)
         if notice.kind == "cancel":

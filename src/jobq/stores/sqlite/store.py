@@ -14,6 +14,8 @@ from collections.abc import Coroutine
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
+from jobq.core.records import QueueName
+from jobq.core.states import State
 from jobq.stores.base import Clock
 from jobq.stores.relational import signals
 from jobq.stores.relational.store import RelationalStore, Work
@@ -102,9 +104,15 @@ class SqliteStore(RelationalStore):
         """Run a read of at most SMALL jobs, at once."""
         return self._opened().read_small(work, *args)
 
+    async def _has_work(self, queue: QueueName) -> bool:
+        """Whether a job of the queue waits or is delayed."""
+        counts = await self.count(queue)
+        return bool(counts.get(State.WAITING) or counts.get(State.DELAYED))
+
     def _box(self) -> LocalMailbox:
         if self._mailbox is None:
             opened = self._opened().database
             self._mailbox = LocalMailbox(across_processes=self._path is not None)
+            self._mailbox.has_work = self._has_work
             opened.post.mailboxes[self._mailbox.port] = self._mailbox
         return self._mailbox

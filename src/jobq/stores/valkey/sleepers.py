@@ -11,7 +11,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Collection, Sequence
 
+from jobq.core.event_log import STATE_CODES
 from jobq.core.records import QueueName
+from jobq.core.states import State
+from jobq.errors import StoreUnavailable
 from jobq.stores.valkey import keys
 from jobq.stores.valkey.address import Node
 from jobq.stores.valkey.calls import Calls
@@ -21,6 +24,8 @@ from jobq.stores.valkey.wire import Connection
 
 _POP_SECONDS = 10.0
 """How long one pop blocks. A connection that died without a sign is noticed after that time."""
+
+_WAITING, _DELAYED = STATE_CODES[State.WAITING], STATE_CODES[State.DELAYED]
 
 Pop = asyncio.Task[bytes | None]
 Group = tuple[str, ...]
@@ -93,6 +98,9 @@ class Sleepers:
                 pops, timeout=max(0.0, due - loop.time()), return_when=asyncio.FIRST_COMPLETED
             )
             if not done:
+                if due < deadline and not await self._may_have_work(queues):
+                    due = deadline  # this worker was a deputy, and another one has done the work
+                    continue
                 return due < deadline
             for pop in done:
                 self._pops.pop(pops[pop], None)
@@ -101,6 +109,18 @@ class Sleepers:
                     return True
                 if marker is not None:  # "d<ms>": a job is due then
                     due = min(due, loop.time() + int(marker[1:]) / 1000)
+
+    async def _may_have_work(self, queues: Sequence[QueueName]) -> bool:
+        """Whether a job of these queues waits or is delayed."""
+        try:
+            for queue in queues:
+                for prefix in await self._places.prefixes(queue):
+                    counts = await self._calls.fcall("count", prefix)
+                    if counts[_WAITING] or counts[_DELAYED]:
+                        return True
+        except StoreUnavailable:  # the claim that follows finds out why
+            return True
+        return False
 
     def _groups(self, worker: str, prefixes: list[str]) -> list[Group]:
         """The worker's keys, as pops can wait for them: all together, or each alone in a Cluster.
