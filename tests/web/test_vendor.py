@@ -11,9 +11,8 @@ VENDOR = WEB / "static" / "vendor"
 
 
 def test_the_vendored_files_are_those_of_the_list() -> None:
-    listed = dict(
-        reversed(line.split("  ", 1)) for line in (VENDOR / "SHA256SUMS").read_text().splitlines()
-    )
+    lines = [line.split("  ", 1) for line in (VENDOR / "SHA256SUMS").read_text().splitlines()]
+    listed = {name: digest for digest, name in lines}
     found = {
         each.name: hashlib.sha256(each.read_bytes()).hexdigest()
         for each in VENDOR.iterdir()

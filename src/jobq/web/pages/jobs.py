@@ -12,6 +12,7 @@ from starlette.responses import Response
 
 from jobq.core.commands import APPLIES
 from jobq.core.durations import parse_duration
+from jobq.core.records import QueueName
 from jobq.core.states import State
 from jobq.errors import InvalidJob
 from jobq.web.data.actions import ACTIONS
@@ -54,8 +55,9 @@ async def page(request: Request) -> Response:
     view, given = view_of(request), request.query_params
     names = await queue_names(view)
     tenant, queue = given.get("tenant") or "", given.get("queue") or ""
-    if not queue and names:
-        tenant, queue = names[0]
+    if not (tenant and queue):
+        known = [each for each in names if _meant(each, tenant, queue)]
+        tenant, queue = known[0] if known else ("", "")
     filters = _filters(given)
     if given.get("part") == "bulk":
         return await _bulk(request, view, tenant, queue, filters)
@@ -85,6 +87,11 @@ async def page(request: Request) -> Response:
     )
 
 
+def _meant(name: QueueName, tenant: str, queue: str) -> bool:
+    """Whether an address without a tenant or a queue may mean this queue."""
+    return tenant in ("", name.tenant) and queue in ("", name.queue)
+
+
 async def _bulk(
     request: Request, view: View, tenant: str, queue: str, filters: Filters
 ) -> Response:
@@ -98,7 +105,7 @@ async def _bulk(
         query = _query(tenant, queue, filters, view.now_ms())
         seen = await preview(view, query)
     except InvalidJob as error:
-        return render(request, "partials/bulk.html", status=400, problem=str(error), **context)
+        return render(request, "partials/bulk.html", problem=str(error), **context)
     body = {
         name: value
         for name, value in msgspec.structs.asdict(query).items()
@@ -123,13 +130,11 @@ def _filters(given: QueryParams) -> Filters:
 
 
 def _query(tenant: str, queue: str, filters: Filters, now_ms: int) -> JobQuery:
-    texts = {name: filters.texts[name] or None for name in _TEXTS}
-    times = {
-        f"{name}_ms": _time(name, filters.texts[name], now_ms)
-        for name in _TIMES
-        if filters.texts[name]
-    }
-    return JobQuery(tenant=tenant, queue=queue, oldest_first=filters.oldest_first, **texts, **times)
+    given: dict[str, Any] = {name: filters.texts[name] or None for name in _TEXTS}
+    for name in _TIMES:
+        if filters.texts[name]:
+            given[f"{name}_ms"] = _time(name, filters.texts[name], now_ms)
+    return JobQuery(tenant=tenant, queue=queue, oldest_first=filters.oldest_first, **given)
 
 
 def _time(name: str, value: str, now_ms: int) -> int:

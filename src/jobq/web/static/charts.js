@@ -43,7 +43,11 @@ function faint(of) {
 
 const counted = new Intl.NumberFormat("en-US", { maximumFractionDigits: 1 });
 const short = new Intl.NumberFormat("en-US", { notation: "compact", maximumFractionDigits: 1 });
-const clock = new Intl.DateTimeFormat(undefined, { hour: "2-digit", minute: "2-digit" });
+const clock = new Intl.DateTimeFormat(undefined, {
+  hour: "2-digit",
+  minute: "2-digit",
+  hourCycle: "h23",
+});
 
 function options(box, data) {
   const names = Object.keys(data.series);
@@ -57,13 +61,15 @@ function options(box, data) {
     height: box.clientHeight,
     legend: { show: false },
     cursor: { y: false, drag: { x: false, y: false }, points: { size: 6 } },
-    padding: [8, 6, 0, 0],
+    padding: [8, 16, 0, 0],
     scales: { x: { time: true }, y: { range: (_, low, high) => [0, Math.max(high, 1) * 1.08] } },
     axes: [
       {
         ...axis,
         grid: { show: false },
-        space: 70,
+        size: 26,
+        gap: 8,
+        space: 60,
         values: (_, at) => at.map((s) => clock.format(s * 1000)),
       },
       {
@@ -160,8 +166,9 @@ function begin() {
 const resized = new ResizeObserver((entries) => {
   for (const { target } of entries) {
     const plot = charts.get(target)?.plot;
-    if (!plot || (plot.width === target.clientWidth && plot.height === target.clientHeight)) continue;
-    plot.setSize({ width: target.clientWidth, height: target.clientHeight });
+    const size = { width: target.clientWidth, height: target.clientHeight };
+    if (!plot || (plot.width === size.width && plot.height === size.height)) continue;
+    plot.setSize(size);
   }
 });
 

@@ -81,8 +81,10 @@ export function said(reply, otherwise) {
 
 document.body.addEventListener("htmx:afterRequest", (event) => {
   const { elt, xhr, successful, requestConfig } = event.detail;
-  if (!requestConfig || requestConfig.verb === "get") return;
+  if (xhr.status === 401) location.reload(); // the session has ended: the server asks to sign in
+  if (!requestConfig || (requestConfig.verb === "get" && (successful || !elt.dataset.opens))) return;
   if (!successful) {
+    document.getElementById(elt.dataset.opens)?.close();
     toast(said(xhr.responseText, failed(xhr.status)), { bad: true });
     return;
   }

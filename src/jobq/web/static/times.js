@@ -1,7 +1,7 @@
 // Ages on a page grow while it is open, and each time tells its local form on hover.
 "use strict";
 
-// Milliseconds between two passes: the smallest unit of an old age is a minute, of a young a second.
+// Milliseconds between two passes. A live page renews young ages itself.
 const EVERY_MS = 5000;
 
 // The server's clock counts. A reader's machine may be minutes off.
