@@ -1,6 +1,6 @@
 # Every target does its own set-up; `make` alone lists them.
 .DEFAULT_GOAL := help
-.PHONY: help demo test check format pairs fuzz faults bench bench-peers bench-postgres bench-pipeline clean setup release hooks test-store test-server test-django test-iceberg coverage
+.PHONY: help demo docs test check format pairs fuzz faults bench bench-peers bench-postgres bench-pipeline clean setup release hooks test-store test-server test-django test-iceberg coverage
 SHELL := /bin/sh
 
 VENV  := .venv
@@ -62,7 +62,13 @@ check: $(STAMP)  ## ruff, mypy --strict, who may import whom, generated docs are
 	@$(BIN)/python scripts/protos.py --check
 	@$(BIN)/python scripts/event_schemas.py --check
 	@if [ -f scripts/states_doc.py ]; then $(BIN)/python scripts/states_doc.py --check; fi
+	@$(BIN)/python -m scripts.diagrams --check
+	@$(BIN)/python scripts/messages.py
+	@$(BIN)/python -m scripts.site.nav
 	@$(BIN)/python scripts/links.py
+
+docs: .venv-docs/.stamp  ## the documentation as a site with search, in out/site; fails on any warning or broken link
+	@.venv-docs/bin/python -m scripts.site $(ARGS)
 
 format: $(STAMP)  ## let ruff format, sort imports and fix what it can
 	@$(BIN)/ruff format
@@ -103,7 +109,7 @@ release: .venv-release/.stamp  ## build sdist and wheel, and try both in empty e
 	@.venv-release/bin/python scripts/release.py $(if $(DIRTY),--dirty) $(ARGS)
 
 clean:  ## remove the virtual environments and caches
-	rm -rf $(VENV) .venv-bench .venv-django .venv-iceberg .venv-release bench/peers/node/node_modules .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .venv-bench .venv-django .venv-iceberg .venv-release .venv-docs bench/peers/node/node_modules .mypy_cache .ruff_cache .hypothesis
 
 # The first Python of at least 3.11 among $PYTHON and the usual names.
 $(BIN)/python:
@@ -134,6 +140,12 @@ $(STAMP): pyproject.toml | $(BIN)/python
 .venv-release/.stamp: scripts/requirements-release.txt | $(BIN)/python
 	@[ -x .venv-release/bin/python ] || $(BIN)/python -m venv .venv-release
 	@$(STEP) "Installing the build tools into .venv-release" $(LOGS)/install-release.log .venv-release/bin/python -m pip install --disable-pip-version-check -r $<
+	@touch $@
+
+# The generator brings packages that neither jobq nor its tests use. jobq is there for `--help`.
+.venv-docs/.stamp: docs/site/requirements.txt pyproject.toml | $(BIN)/python
+	@[ -x .venv-docs/bin/python ] || $(BIN)/python -m venv .venv-docs
+	@$(STEP) "Installing the site generator into .venv-docs" $(LOGS)/install-docs.log .venv-docs/bin/python -m pip install --disable-pip-version-check --editable '.[server]' -r $<
 	@touch $@
 
 # An environment per peer: their redis-py versions exclude each other.

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from itertools import groupby
 from pathlib import Path
 
-from jobq.core.states import ENDED, TRANSITIONS, QueueKind, State, Transition
+from jobq.core.states import TRANSITIONS, QueueKind, State
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "states.md"
 
@@ -70,20 +69,9 @@ def _states() -> Iterator[str]:
 
 
 def _diagram() -> Iterator[str]:
-    yield "```mermaid"
-    yield "stateDiagram-v2"
-    for (previous, state), steps in groupby(sorted(TRANSITIONS, key=_ends), key=_ends):
-        if previous != str(state):  # a change of arguments moves nothing
-            kinds = dict.fromkeys(str(step.kind) for step in steps)
-            yield f"    {previous} --> {state}: {', '.join(kinds)}"
-    for state in State:
-        if state in ENDED:
-            yield f"    {state} --> [*]"
-    yield "```"
-
-
-def _ends(step: Transition) -> tuple[str, str]:
-    return ("[*]" if step.previous is None else str(step.previous), str(step.state))
+    yield "![The states of a job and the usual transitions](diagrams/states.svg)"
+    yield ""
+    yield "The drawing shows the usual transitions. The table has all of them."
 
 
 def _table() -> Iterator[str]:

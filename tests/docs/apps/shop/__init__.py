@@ -1,0 +1,1 @@
+"""The application that the guide's commands name: `jq-worker shop.jobs:billing`."""
