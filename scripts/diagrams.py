@@ -257,10 +257,10 @@ def states() -> Drawing:
     for state, (x, y) in PLACES.items():
         d.box(x, y, 120, 40, str(state), k="store" if state in ENDED else "")
     kinds = labels()
-    for ends, (path, x, y) in DRAWN.items():
+    for ends, (path, label_x, label_y) in DRAWN.items():
         d.arrow(path)
         text = ", ".join(kinds[ends])
-        d.text(x, y, text.replace("stalled, ", "stalled,\n"), "note")
+        d.text(label_x, label_y, text.replace("stalled, ", "stalled,\n"), "note")
     return d
 
 

@@ -31,7 +31,7 @@ CHECKED = ("make", "pip")
 def check(words: list[str]) -> None:
     """Raise an error that says what is wrong with a command."""
     program, arguments = words[0], words[1:]
-    if program in PROGRAMS:
+    if program in PROGRAMS and arguments:
         parse(program, arguments)
     elif program == "make":
         assert arguments[0] in TARGETS, f"there is no target {arguments[0]}"

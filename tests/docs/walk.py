@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import os
 import re
-import signal
-import subprocess
-import sys
+import socket
+from functools import partial
+from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
 from jobq.cli.ctl import main as jq_ctl
-from tests.cli.fleet import Output
+from tests import waiting
 from tests.docs.blocks import Block, Shown
+from tests.docs.forked_worker import start
+
+HOST = "app-1"
+"""The name of the machine on the pages."""
 
 
 class Walk:
@@ -23,7 +27,7 @@ class Walk:
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.folder = folder
         self.monkeypatch = monkeypatch
-        self.workers: list[tuple[subprocess.Popen[str], Output]] = []
+        self.workers: list[tuple[ForkServerProcess, Path]] = []
         monkeypatch.chdir(folder)
         for name in [name for name in os.environ if name.startswith("JQ_")]:
             monkeypatch.delenv(name)
@@ -41,23 +45,24 @@ class Walk:
     def wait_for_workers(self) -> None:
         """Wait until all workers claim jobs."""
         for _, output in self.workers:
-            output.wait_for(" works on ")
+            waiting.wait_until(partial(_claims_jobs, output), "a worker that claims jobs")
 
     def stop(self) -> None:
         """Stop the workers. Each must end in order."""
         for process, _ in self.workers:
-            process.send_signal(signal.SIGTERM)
-        for _, output in self.workers:
-            code, text = output.end()
-            assert code == 0, text
+            process.terminate()
+        for process, output in self.workers:
+            process.join(waiting.PATIENCE_S)
+            text = output.read_text()
+            assert process.exitcode == 0, text
             assert "Traceback" not in text, text
-        self.workers.clear()
 
     def kill(self) -> None:
         """Leave nothing behind, also after a failed test."""
         for process, _ in self.workers:
             process.kill()
-            process.communicate()
+            process.join(waiting.PATIENCE_S)
+            process.close()
 
     def _run(self, words: list[str], shown: Shown) -> str:
         program, *arguments = (os.path.expandvars(word) for word in words)
@@ -75,18 +80,16 @@ class Walk:
         self.wait_for_workers()
         result = CliRunner().invoke(jq_ctl, arguments)
         assert result.exit_code == 0, f"{shown.line}\n{result.output}"
-        return result.output
+        return result.output.replace(socket.gethostname(), HOST)
 
     def _start(self, arguments: list[str]) -> None:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "jobq.cli.worker", *arguments],
-            cwd=self.folder,
-            env={**os.environ, "PWD": str(self.folder)},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        self.workers.append((process, Output(process)))
+        output = self.folder / f"worker-{len(self.workers)}.log"
+        output.touch()
+        self.workers.append((start(arguments, self.folder, output), output))
+
+
+def _claims_jobs(output: Path) -> bool:
+    return " works on " in output.read_text()
 
 
 def _compare(shown: Shown, said: str) -> None:
