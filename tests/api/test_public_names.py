@@ -21,6 +21,7 @@ import jobq.prometheus
 import jobq.sentry
 import jobq.sync
 import jobq.testing
+import jobq.web
 
 MODULES = (
     jobq,
@@ -33,6 +34,7 @@ MODULES = (
     jobq.sentry,
     jobq.sync,
     jobq.testing,
+    jobq.web,
 )
 """The modules that users import by name, one per line."""
 LISTED = Path(__file__).with_name("public_names.txt")

@@ -109,14 +109,14 @@ async def test_two_tabs_of_a_queue_share_one_reader_and_both_are_told(store: Sto
         for stream in (one, two):
             await until(lambda s=stream: s.events, "the first event")  # type: ignore[misc]
             assert stream.events[0][1]["counts"]["waiting"] == 1
-        assert (dashboard.hub.tabs, dashboard.hub.readers) == (2, 1)
+        assert (dashboard._hub.tabs, dashboard._hub.readers) == (2, 1)
         await store.put([_spec("2")])
         for stream in (one, two):
             await until(
                 lambda s=stream: s.events[-1][1]["counts"]["waiting"] == 2,  # type: ignore[misc]
                 "the second job",
             )
-    assert (dashboard.hub.tabs, dashboard.hub.readers) == (0, 0)
+    assert (dashboard._hub.tabs, dashboard._hub.readers) == (0, 0)
 
 
 async def test_a_job_is_followed_until_it_has_ended(store: Store) -> None:
@@ -191,7 +191,7 @@ async def test_a_slow_tab_keeps_a_bounded_number_of_messages() -> None:
 async def test_a_feed_goes_on_after_its_last_tab_was_replaced(memory: Store) -> None:
     dashboard = _dashboard(memory)
     await dashboard.open()
-    hub: Hub = dashboard.hub
+    hub: Hub = dashboard._hub
     async with hub.watching([QUEUE]) as first:
         assert await first.next(SECONDS)
         async with hub.watching([QUEUE]) as second:

@@ -37,7 +37,7 @@ async def web_port(
         tenants=context.settings.tenants,
         guard=lambda store, principal, tenants: context.guard(store, principal, tenants),
     )
-    host.on_stop.append(dashboard.hub.close)
+    host.on_stop.append(dashboard.end_streams)
     listener = listening(address, port)
     async with served(_Port(dashboard, routes), listener):
         yield listener.getsockname()[1]

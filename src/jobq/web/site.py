@@ -74,8 +74,8 @@ class Dashboard:
         self._guard = guard
         self._clock = clock or _now_ms
         self._guarded: dict[Principal, GuardedStore] = {}
-        self.gate = Gate(sign_in, signer=Signer(secret), local=local)
-        self.hub = Hub(lambda: self._view(EVERYONE))
+        self._gate = Gate(sign_in, signer=Signer(secret), local=local)
+        self._hub = Hub(lambda: self._view(EVERYONE))
         self._router = Router(routes=_routes())
         self._app = Headers(self._serve)
 
@@ -109,9 +109,13 @@ class Dashboard:
                 await handle(self._given) if isinstance(self._given, str) else self._given
             )
 
+    def end_streams(self) -> None:
+        """End all live streams, because the server stops. Browsers connect again to another."""
+        self._hub.close()
+
     async def aclose(self) -> None:
         """End live streams and close the store, unless the caller opened it."""
-        self.hub.close()
+        self.end_streams()
         opened, self._handle = self._handle, None
         self._guarded.clear()
         if isinstance(self._given, str) and opened is not None:
@@ -162,11 +166,11 @@ class Dashboard:
         """None if the request may go on. Otherwise the response."""
         scope["app"] = self
         state = scope.setdefault("state", {})
-        state |= {"gate": self.gate, "hub": self.hub}
+        state |= {"gate": self._gate, "hub": self._hub}
         path = path_of(scope)
         if path.startswith(_OPEN):
             return None
-        admission = await self.gate.admit(request)
+        admission = await self._gate.admit(request)
         if admission is None:
             return self._not_signed_in(request, path)
         await self.open()
@@ -177,7 +181,7 @@ class Dashboard:
         state = request.state
         state.admission = admission
         state.view = self._view(admission.principal)
-        cookie, state.csrf_token = self.gate.csrf(request, admission.principal)
+        cookie, state.csrf_token = self._gate.csrf(request, admission.principal)
         state.new_csrf_cookie = None if request.cookies.get(CSRF) else cookie
 
     def _view(self, principal: Principal) -> View:
@@ -200,7 +204,7 @@ class Dashboard:
         )
 
     def _not_signed_in(self, request: Request, path: str) -> Response:
-        if self.gate.by_token and request.method == "GET" and not wants_json(path):
+        if self._gate.by_token and request.method == "GET" and not wants_json(path):
             query = f"?{request.url.query}" if request.url.query else ""
             return RedirectResponse(
                 url(request, "sign_in", next=f"{request.url.path}{query}"), status_code=303
