@@ -111,7 +111,7 @@ class Judge:
         self._wall_ms = wall_ms
         self._clocks_jump = clocks_jump
         self._windows = [
-            (fault.forgets_ms, fault.until_ms)
+            (fault.forgets_ms, fault.at_ms, fault.until_ms)
             for fault in self._faults
             if fault.forgets_ms is not None
         ]
@@ -237,8 +237,8 @@ class Judge:
         ):
             return True
         return any(
-            begin <= (before.ended_ms or before.at_ms) and before.at_ms <= end < run.at_ms
-            for begin, end in self._windows
+            begin <= (before.ended_ms or before.at_ms) and before.at_ms <= end and cut < run.at_ms
+            for begin, cut, end in self._windows
         )
 
     # ── times ─────────────────────────────────────────────────────────────────────────────────────
@@ -248,14 +248,14 @@ class Judge:
 
     def _forgets(self, at_ms: int) -> bool:
         """Whether the store may have lost what it acknowledged at this time."""
-        return any(begin - CLOCKS_MS <= at_ms <= end + CLOCKS_MS for begin, end in self._windows)
+        return any(begin - CLOCKS_MS <= at_ms <= end + CLOCKS_MS for begin, _, end in self._windows)
 
     def _undone(self, lost: Event, event: Event) -> bool:
         """Whether the first event may have been lost before the second one happened."""
         lost_ms, at_ms = self._monotonic(lost.at_ms), self._monotonic(event.at_ms)
         return any(
-            begin - CLOCKS_MS <= lost_ms <= end + CLOCKS_MS and at_ms >= end - CLOCKS_MS
-            for begin, end in self._windows
+            begin - CLOCKS_MS <= lost_ms <= end + CLOCKS_MS and at_ms >= cut - CLOCKS_MS
+            for begin, cut, end in self._windows
         )
 
     def _measure(self, story: Story) -> None:
