@@ -39,7 +39,8 @@ class Fault(NamedTuple):
     """Something that was done to a process, a server, a network, a disk or a clock.
 
     `forgets_ms` is the beginning of the time whose writes the store may have lost, in a durability
-    class that allows it.
+    class that allows it. `forks_ms` is the same for calls that were not acknowledged, but that the
+    reader of the log has seen: on a primary whose replica did not have them yet.
     """
 
     kind: str
@@ -47,6 +48,7 @@ class Fault(NamedTuple):
     until_ms: int
     who: str = ""
     forgets_ms: int | None = None
+    forks_ms: int | None = None
 
 
 class Finding(NamedTuple):
@@ -114,6 +116,11 @@ class Judge:
             (fault.forgets_ms, fault.at_ms, fault.until_ms)
             for fault in self._faults
             if fault.forgets_ms is not None
+        ]
+        self._forks = self._windows + [
+            (fault.forks_ms, fault.at_ms, fault.until_ms)
+            for fault in self._faults
+            if fault.forks_ms is not None
         ]
         self.verdict = Verdict()
 
@@ -194,7 +201,7 @@ class Judge:
             elif kept and not _continues(kept[-1], event):
                 two = kept[-1].state in ENDS and event.state in ENDS
                 yield Finding("two ends" if two else "illegal step", story.job, _step(kept, event))
-            elif not kept and event.previous and not self._windows:
+            elif not kept and event.previous and not self._forks:
                 yield Finding("illegal step", story.job, _step(kept, event))
             kept.append(event)
         if sum(event.state in ENDS for event in kept) > 1:
@@ -255,7 +262,7 @@ class Judge:
         lost_ms, at_ms = self._monotonic(lost.at_ms), self._monotonic(event.at_ms)
         return any(
             begin - CLOCKS_MS <= lost_ms <= end + CLOCKS_MS and at_ms >= cut - CLOCKS_MS
-            for begin, cut, end in self._windows
+            for begin, cut, end in self._forks
         )
 
     def _measure(self, story: Story) -> None:

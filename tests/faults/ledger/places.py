@@ -34,6 +34,8 @@ class Place(ABC):
     """The faults that are possible here."""
     durabilities: tuple[str, ...] = ()
     """What DURABILITY may be. The first one is the default."""
+    forks = False
+    """After a failover, readers may have seen calls that were never acknowledged and are undone."""
     shares_machine = False
     """Clients write the store's files, so a power cut ends them too."""
 

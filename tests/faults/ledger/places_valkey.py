@@ -82,6 +82,7 @@ class Sentinel(Place):
 
     kinds = CLIENTS | {"failover"}
     durabilities = ("wait", "replicated")
+    forks = True
 
     def open(self) -> None:
         self.watched = self.stack.enter_context(servers.running_sentinel(self.disk))
@@ -123,6 +124,7 @@ class Cluster(Place):
 
     kinds = CLIENTS | {"failover"}
     durabilities = ("wait", "replicated")
+    forks = True
 
     def open(self) -> None:
         self.cluster = self.stack.enter_context(servers.running_cluster(self.disk))

@@ -44,6 +44,9 @@ FAULT_S = 3.0
 """Seconds of load per fault: most faults last about so long."""
 MIN_WORK_MS, MAX_WORK_MS = 5.0, 1_000.0
 """Milliseconds that a handler works on average, unless the caller decides."""
+FORK_MS = 2_000
+"""Milliseconds before a failover in which a primary may have been ahead of its replica. Calls that
+wait for the replica give up after one second."""
 LOOK_S = 0.05
 """Seconds between two looks at the progress."""
 
@@ -185,7 +188,7 @@ class _Run:
             self._strike(step)
         self._wait(lambda: self._done)
         self._fleet.stop()
-        self._fleet.finish(BACK_S if self.place.loses else 0)
+        self._fleet.finish(BACK_S if self.place.loses or self.place.forks else 0)
 
     @property
     def _ended(self) -> int:
@@ -230,11 +233,12 @@ class _Run:
         act = getattr(self, "_" + kind.replace(" ", "_").replace("-", "_"))
         at_ms = now_ms()
         who, forgets = act(rng) or ("", None)
-        fault = Fault(kind, at_ms, now_ms(), who, forgets)
+        forks = at_ms - FORK_MS if self.place.forks and kind == "failover" else None
+        fault = Fault(kind, at_ms, now_ms(), who, forgets, forks)
         self.faults.append(fault)
         with (self._folder / "faults.jsonl").open("a") as file:
             file.write(json.dumps(fault._asdict()) + "\n")
-        if forgets is not None and self._fleet.reader is not None:
+        if forgets is not None or forks is not None:
             self._fleet.stop_reader()
             self._fleet.start_reader(BACK_S)
 

@@ -161,6 +161,21 @@ def test_a_claim_that_was_lost_before_it_was_read_may_be_missing_in_the_log() ->
     assert "hidden run" in judged(story, faults=(CUT,)).findings
 
 
+def test_what_an_old_primary_has_said_may_be_undone_and_excuses_no_run() -> None:
+    failover = Fault("failover", 10_000, 10_500, forks_ms=8_000)
+    story = once(1, 9_000)
+    story.runs = [Run(11_000, 1, 0, "w2", 12, 11_010)]
+    story.events[1:] = [
+        event("started", 9_500, 1, "w1"),  # not acknowledged: w1 has not run it
+        event("started", 10_900, 1, "w2"),
+        event("completed", 11_020, 1, "w2"),
+    ]
+    assert not judged(story, faults=(failover,)).findings
+    story.runs.insert(0, Run(9_600, 1, 0, "w1", 11, 9_610))
+    assert judged(story, faults=(failover,)).findings == {"unexplained repeat": 1}
+    assert judged(forgotten(9_999), faults=(failover,)).lost == 1
+
+
 # ── lines ─────────────────────────────────────────────────────────────────────────────────────────
 
 
