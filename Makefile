@@ -1,6 +1,6 @@
 # Every target does its own set-up; `make` alone lists them.
 .DEFAULT_GOAL := help
-.PHONY: help demo docs test check format pairs fuzz faults bench bench-peers bench-postgres bench-pipeline clean setup release hooks test-store test-server test-django test-iceberg coverage
+.PHONY: help demo docs test check format pairs simulate simulate-mutants fuzz faults bench bench-peers bench-postgres bench-pipeline clean setup release hooks test-store test-server test-django test-iceberg coverage
 SHELL := /bin/sh
 
 VENV  := .venv
@@ -83,6 +83,12 @@ ifdef STORE
 else
 	@JQ_TEST_FORMAT=delta $(PYTEST) -m faults $(ARGS)
 endif
+
+simulate: $(STAMP)  ## the engine in virtual time, from seeds, with faults (SEEDS=10000, STORE=sqlite; SEED=7 tells the story of one)
+	@$(BIN)/python -m tests.simulation --store $(or $(STORE),memory) $(if $(SEED),--seed $(SEED),--seeds $(or $(SEEDS),1000)) $(ARGS)
+
+simulate-mutants: $(STAMP)  ## bugs on purpose: each is found by the simulation
+	@$(BIN)/python -m tests.simulation.mutants $(ARGS)
 
 fuzz: $(STAMP)  ## 100,000 strange calls on each store, 10,000 strange command lines
 	@JQ_FUZZ_CALLS=100000 JQ_FUZZ_LINES=10000 $(PYTEST) tests/fuzz --timeout 3600 $(ARGS)

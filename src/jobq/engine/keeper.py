@@ -122,6 +122,10 @@ class Keeper:
         """Start the thread."""
         self._home = asyncio.get_running_loop()
         self._gone = self._home.create_future()
+        self._start_thread()
+
+    def _start_thread(self) -> None:
+        """Run `_main` in a thread. tests/simulation runs it in a simulated event loop instead."""
         context = copy_context()  # its outages are reported like others
         threading.Thread(
             target=context.run, args=(self._live,), name="jobq keeper", daemon=True

@@ -1,0 +1,117 @@
+"""Checks the exchanges of a real run against the rules of the model.
+
+The model's store grants a lease only if nobody holds the job, applies an outcome only under the
+job's lease, and returns the first reply to a repeated exchange. A real store may do nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+from jobq.core.records import Claim, JobKey, Lease, LeaseRef, Settled, lane_of
+from tests.simulation.told import Exchanged
+
+
+@dataclass
+class Held:
+    """A lease, as the model knows it."""
+
+    token: str
+    expires_ms: int
+
+
+@dataclass
+class LeaseTable:
+    """Who holds which job."""
+
+    held: dict[JobKey, Held] = field(default_factory=dict)
+    tokens: set[tuple[JobKey, str]] = field(default_factory=set)
+    attempts: dict[tuple[JobKey, int], int] = field(default_factory=dict)
+    last: dict[tuple[str, int], tuple[str, Settled]] = field(default_factory=dict)
+
+
+def replay(exchanged: Iterable[Exchanged], free: frozenset[str] = frozenset()) -> list[str]:
+    """What a run did that the model cannot do. Operators may have ended the jobs of `free`."""
+    table = LeaseTable()
+    found: list[str] = []
+    for each in exchanged:
+        step = _settle if each.name == "settle" else _extend
+        found += (f"{each.process} at {each.at_ms}: {what}" for what in step(table, each, free))
+    return found
+
+
+def _settle(table: LeaseTable, each: Exchanged, free: frozenset[str]) -> Iterator[str]:
+    call, worker, reply = each.kwargs["call"], each.kwargs["worker"], each.result
+    caller = (worker, lane_of(call))
+    remembered = table.last.get(caller)
+    if remembered is not None and remembered[0] == call:
+        yield from _repeated(table, call, remembered[1], reply)
+        return
+    stale = set(reply.stale)
+    for outcome in each.args[0]:
+        ref = LeaseRef(outcome.queue, outcome.id, outcome.token)
+        yield from _applied(table, ref, ref in stale, each.at_ms, free)
+    claim: Claim | None = each.kwargs.get("then")
+    if reply.leases and (claim is None or len(reply.leases) > claim.limit):
+        yield f"{len(reply.leases)} leases for {claim}"
+    for lease in reply.leases:
+        yield from _granted(table, lease, free)
+    if each.args[0] or reply.leases:
+        table.last[caller] = (call, reply)
+
+
+def _repeated(table: LeaseTable, call: str, first: Settled, again: Settled) -> Iterator[str]:
+    if again.stale != first.stale:
+        yield f"the repeated call {call} reports {again.stale} as stale, not {first.stale}"
+    before = {(lease.id, lease.token, lease.attempt) for lease in first.leases}
+    for lease in again.leases:
+        if (lease.id, lease.token, lease.attempt) not in before:
+            yield f"the repeated call {call} has the new lease {lease.id}/{lease.attempt}"
+    got = {lease.token for lease in again.leases}
+    for lease in first.leases:
+        held = table.held.get(JobKey(lease.queue, lease.id))
+        if held is not None and held.token == lease.token and lease.token not in got:
+            yield f"the repeated call {call} has lost the lease {lease.id}/{lease.attempt}"
+
+
+def _applied(
+    table: LeaseTable, ref: LeaseRef, stale: bool, now_ms: int, free: frozenset[str]
+) -> Iterator[str]:
+    key = JobKey(ref.queue, ref.id)
+    held = table.held.get(key)
+    if held is None or held.token != ref.token:
+        if not stale:
+            yield f"an outcome of {ref.id} without a lease was applied"
+        return
+    if stale and now_ms < held.expires_ms and ref.id not in free:
+        yield f"an outcome of {ref.id} under its lease was refused"
+    del table.held[key]
+
+
+def _granted(table: LeaseTable, lease: Lease, free: frozenset[str]) -> Iterator[str]:
+    key = JobKey(lease.queue, lease.id)
+    held = table.held.get(key)
+    if held is not None and lease.started_ms < held.expires_ms and lease.id not in free:
+        yield f"{lease.id}/{lease.attempt} was granted while another lease of it was valid"
+    if (key, lease.token) in table.tokens:
+        yield f"{lease.id}/{lease.attempt} was granted under the token of an earlier lease"
+    before = table.attempts.get((key, lease.life), 0)
+    if lease.attempt <= before:
+        yield f"{lease.id}/{lease.attempt} was granted after attempt {before}"
+    table.attempts[key, lease.life] = lease.attempt
+    table.tokens.add((key, lease.token))
+    table.held[key] = Held(lease.token, lease.expires_ms)
+
+
+def _extend(table: LeaseTable, each: Exchanged, free: frozenset[str]) -> Iterator[str]:
+    for ref, state in zip(each.args[0], each.result, strict=True):
+        held = table.held.get(JobKey(ref.queue, ref.id))
+        mine = held is not None and held.token == ref.token
+        if state == "lost":
+            if mine and held is not None and each.at_ms < held.expires_ms and ref.id not in free:
+                yield f"the lease of {ref.id} is valid, and was reported as lost"
+        elif not mine or held is None:
+            yield f"a lease of {ref.id} that does not exist was renewed"
+        else:
+            held.expires_ms = each.at_ms + each.kwargs["lease_ms"]

@@ -1,0 +1,62 @@
+"""The lease protocol keeps its promises in every state of the model, and real runs follow it."""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+
+import pytest
+
+from tests.model.checker import Explored, explore
+from tests.model.leases import Budget, Bugs, Model, World, broken
+from tests.model.replay import replay
+from tests.simulation.faults import Jump
+from tests.simulation.invariants import check
+from tests.simulation.run import simulate
+from tests.simulation.scenario import draw
+
+SMALL = Model(jobs=1, workers=2, budget=Budget(expiries=1, losses=1, repeats=0, kills=1, retries=1))
+SIZES = {
+    "two workers, one job": SMALL,
+    "two jobs": replace(SMALL, jobs=2, budget=Budget(1, 1, 0, 0, 0)),
+    "repeats": replace(SMALL, budget=Budget(1, 0, 1, 0, 1)),
+    "two slots": replace(SMALL, jobs=2, workers=1, slots=2, budget=Budget(1, 1, 0, 1, 0)),
+}
+
+
+def searched(model: Model) -> Explored[World]:
+    return explore(
+        model.beginning(), model.steps, lambda world: broken(world, model), good=model.over
+    )
+
+
+@pytest.mark.parametrize("model", SIZES.values(), ids=SIZES)
+def test_no_state_of_the_model_breaks_an_invariant(model: Model) -> None:
+    found = searched(model)
+    assert found.broken is None, "\n".join((found.broken or "", *found.trace))
+    assert found.states > 100
+
+
+@pytest.mark.parametrize("bug", [field.name for field in fields(Bugs)])
+def test_every_mutant_of_the_model_is_found(bug: str) -> None:
+    mutated = [replace(model, bugs=Bugs(**{bug: True})) for model in SIZES.values()]
+    assert any(searched(model).broken is not None for model in mutated)
+
+
+def test_a_call_that_is_executed_after_the_next_one_may_reuse_a_token() -> None:
+    """What the model assumes, and docs/model.md says: late calls are not executed."""
+    model = replace(SMALL, late=True, jobs=2, budget=Budget(1, 0, 1, 0, 0))
+    assert searched(model).broken is not None
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_real_runs_follow_the_model(seed: int) -> None:
+    scenario = draw(seed)
+    scenario = replace(
+        scenario, faults=tuple(f for f in scenario.faults if not isinstance(f, Jump))
+    )
+    result = simulate(scenario, check)
+    operated = frozenset(action.id for action in scenario.actions if action.what in _OPERATED)
+    assert replay(result.exchanged, free=operated) == []
+
+
+_OPERATED = frozenset({"cancel", "remove", "rerun"})

@@ -1,0 +1,203 @@
+"""Puts a world in place of time, chance and threads, for as long as a simulation runs."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import os
+import random
+import secrets
+import sys
+import time
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+from unittest.mock import patch
+
+import jobq.stores
+from jobq.client import ids
+from jobq.engine import apart, runner
+from jobq.engine.identity import _process
+from jobq.engine.keeper import Keeper
+from jobq.engine.run import Run
+from jobq.stores.sqlite import database, transactions
+from jobq.stores.sqlite.transactions import GROUP, TransactionThread
+from tests.simulation.world import SimLoop, World, running_process
+
+SCHEME = "sim"
+"""Stores with this scheme are reached through the simulated network."""
+
+
+@contextmanager
+def simulated(world: World) -> Iterator[None]:
+    """Everything inside sees the world's time and chance, and starts no thread."""
+    chance = random.Random(f"{world.seed}/chance")
+    state = random.getstate()
+    was_collecting = gc.isenabled()
+    gc.disable()  # collecting a coroutine runs its `finally`, at a time that nobody controls
+    hooks = sys.get_asyncgen_hooks()
+    sys.set_asyncgen_hooks(firstiter=lambda _: None, finalizer=lambda _: None)  # the same
+    with ExitStack() as stack:
+        for target, name, put in _replacements(world, chance):
+            stack.enter_context(patch.object(target, name, put))
+        stack.enter_context(_log_told(world))
+        stack.enter_context(
+            patch.dict(jobq.stores._SCHEMES, {SCHEME: ("tests.simulation.network", None)})
+        )
+        _process.cache_clear()
+        ids._reset()
+        random.seed(f"{world.seed}/random")
+        try:
+            yield
+        finally:
+            random.setstate(state)
+            sys.set_asyncgen_hooks(*hooks)
+            if was_collecting:
+                gc.enable()
+    _process.cache_clear()
+    ids._reset()
+
+
+def _replacements(world: World, chance: random.Random) -> list[tuple[Any, str, Any]]:
+    def monotonic() -> float:
+        return world.now
+
+    def urandom(n: int) -> bytes:
+        return chance.randbytes(n)
+
+    def token_hex(n: int | None = None) -> str:
+        return chance.randbytes(n or 32).hex()
+
+    return [
+        (time, "monotonic", monotonic),
+        (time, "perf_counter", monotonic),
+        (time, "time", lambda: world.wall_ms / 1000),
+        (time, "time_ns", lambda: world.wall_ms * 1_000_000),
+        (runner, "monotonic", monotonic),
+        (apart, "monotonic", monotonic),
+        (os, "urandom", urandom),
+        (secrets, "token_hex", token_hex),
+        (Keeper, "_start_thread", _keep_in_loop),
+        (Run, "__hash__", _stable_hash),
+        (TransactionThread, "start", _start),
+        (TransactionThread, "stop", _stop),
+        (TransactionThread, "submit", _submit),
+        (database, "Checkpointer", _NoCheckpoints),
+    ]
+
+
+def _keep_in_loop(keeper: Keeper) -> None:
+    """Run a keeper in another loop of its process."""
+
+    async def live() -> None:
+        try:
+            await keeper._main()
+        finally:
+            keeper._at_home(keeper._ended)
+
+    running_process().add_loop("keeper").create_task(live())
+
+
+def _stable_hash(run: Run) -> int:
+    """Sets of runs are iterated in the same order each time: the default hash is an address."""
+    return zlib.crc32(run.lease.token.encode())
+
+
+# ── the store's threads ───────────────────────────────────────────────────────────────────────────
+
+
+def _start(self: TransactionThread, connection: Any) -> None:
+    self._connection = connection
+    self._thread = self  # type: ignore[assignment]  # not None: it is open
+
+
+def _stop(self: TransactionThread) -> None:
+    if self._thread is not None:
+        self._thread = None
+        assert self._connection is not None
+        self._connection.close()
+
+
+def _submit(
+    self: TransactionThread, small: bool, work: Callable[..., Any], args: Any, clock: Any
+) -> asyncio.Future[Any]:
+    """Run a request at once, or a little later together with others: both happen with threads."""
+    loop = asyncio.get_running_loop()
+    assert isinstance(loop, SimLoop)
+    future: asyncio.Future[Any] = loop.create_future()
+    request = transactions._Request(work, args, clock, loop, future)
+    waiting: list[Any] = self.__dict__.setdefault("_waiting", [])
+    if small and not waiting and loop.process.rng.random() < 0.8:
+        answers = self._run([request], wait=True)
+        assert answers is not None
+        transactions._resolve(answers)
+    else:
+        waiting.append(request)
+        if len(waiting) == 1:
+            loop.call_later(loop.process.rng.choice((0.0, 0.0002, 0.001)), _serve, self)
+    return future
+
+
+def _serve(self: TransactionThread) -> None:
+    waiting: list[Any] = self.__dict__["_waiting"]
+    group, waiting[:] = waiting[:GROUP], waiting[GROUP:]
+    if self._thread is None:
+        return
+    answers = self._run(group, wait=True)
+    assert answers is not None
+    transactions._resolve(answers)
+    if waiting:
+        asyncio.get_running_loop().call_soon(_serve, self)
+
+
+class _NoCheckpoints:
+    """The log of a simulated store stays short."""
+
+    def __init__(self, connection: Any, *_: Any) -> None:
+        self._connection = connection
+
+    def written(self, rows: int) -> None:
+        """Nothing to do."""
+
+    def stop(self) -> None:
+        self._connection.close()
+
+
+# ── the log ───────────────────────────────────────────────────────────────────────────────────────
+
+
+@contextmanager
+def _log_told(world: World) -> Iterator[None]:
+    """What the engine logs is part of the trace. An error that nothing explains is a problem."""
+    log = logging.getLogger("jobq")
+    handler = _Teller(world)
+    before = (log.handlers, log.propagate, log.level)
+    log.handlers, log.propagate = [handler], False
+    log.setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        log.handlers, log.propagate = before[0], before[1]
+        log.setLevel(before[2])
+
+
+EXPECTED = ("does not respond:", "failed for good")
+"""Errors that the engine logs as a consequence of faults, or of what handlers raise."""
+
+
+class _Teller(logging.Handler):
+    def __init__(self, world: World) -> None:
+        super().__init__()
+        self._world = world
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Add the line to the trace."""
+        loop = asyncio._get_running_loop()
+        who = loop.process.name if isinstance(loop, SimLoop) else "?"
+        message = record.getMessage()
+        self._world.tell(who, f"{record.levelname.lower()}: {message}")
+        if record.levelno >= logging.ERROR and not any(part in message for part in EXPECTED):
+            error = record.exc_info[1] if record.exc_info else None
+            self._world.problem(f"{who} logged an error: {message} ({error!r})")

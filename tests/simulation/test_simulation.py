@@ -1,0 +1,19 @@
+"""CI's share of the simulation: 200 seeds, twice each. `make simulate` runs more."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.simulation.scenario import draw
+from tests.simulation.seeds import run_seed, timeline
+
+SEEDS = 200
+CHUNK = 20
+
+
+@pytest.mark.parametrize("first", range(0, SEEDS, CHUNK))
+def test_every_seed_keeps_the_promises_and_runs_the_same_twice(first: int) -> None:
+    for seed in range(first, first + CHUNK):
+        problems = run_seed(seed).problems
+        if problems:
+            pytest.fail(f"{problems[0]}\n\n{timeline(draw(seed))}")
