@@ -66,25 +66,7 @@ class Reply(NamedTuple):
     leases: frozenset[Run]
 
 
-class Renewal(NamedTuple):
-    """`extend` of one lease on its way to the store."""
-
-    worker: int
-    life: int
-    job: int
-    token: Token
-
-
-class Lost(NamedTuple):
-    """The reply to a renewal that came too late."""
-
-    worker: int
-    life: int
-    job: int
-    token: Token
-
-
-Message = Call | Reply | Renewal | Lost
+Message = Call | Reply
 
 
 class Worker(NamedTuple):
@@ -214,9 +196,7 @@ class Model:
                     f"worker {n}: job {run.job}/{run.attempt} fails",
                     failed._replace(budget=budget._replace(retries=budget.retries - 1)),
                 )
-            renewal = Renewal(n, worker.life, run.job, run.token)
-            if renewal not in world.net:
-                yield f"worker {n} renews job {run.job}", _sent(world, renewal)
+            yield from self._renewal(world, n, worker, run)
         ended = frozenset(run for run in worker.runs if run.end is not None)
         free = self.slots - len(worker.runs - ended)
         wanted = free if any(job.state is WAITING for job in world.jobs) else 0
@@ -228,10 +208,24 @@ class Model:
             calls = 0 if self.bugs.shared_life else worker.calls
             life = worker.life if self.bugs.shared_life else worker.life + 1
             reborn = _worker(world, n, Worker(life=life, calls=calls))
+            unheard = {m for m in world.net if isinstance(m, Reply) and m.worker == n}
+            if not self.bugs.shared_life:
+                reborn = reborn._replace(net=reborn.net - unheard)
             yield (
                 f"worker {n} is killed and starts again",
                 reborn._replace(budget=budget._replace(kills=budget.kills - 1)),
             )
+
+    def _renewal(
+        self, world: World, n: int, worker: Worker, run: Run
+    ) -> Iterator[tuple[str, World]]:
+        """`extend` and its reply in one step: while the lease is held, it changes nothing."""
+        job = world.jobs[run.job]
+        if job.state is ACTIVE and job.token != run.token and self.bugs.renews_lost:
+            yield "", world._replace(broken=f"a lost lease of job {run.job} is renewed")
+        elif job.token != run.token:
+            stopped = _worker(world, n, worker._replace(runs=worker.runs - {run}))
+            yield f"worker {n} learns that it has lost job {run.job}/{run.attempt}", stopped
 
     def _exchange(
         self, world: World, n: int, worker: Worker, ended: frozenset[Run], free: int
@@ -264,9 +258,7 @@ class Model:
     def _deliveries(self, world: World, message: Message) -> Iterator[tuple[str, World]]:
         budget = world.budget
         gone = world._replace(net=world.net - {message})
-        name = f"{type(message).__name__.lower()} of worker {message.worker}"
-        if isinstance(message, Call | Reply):
-            name += f" ({message.number})"
+        name = f"{type(message).__name__.lower()} {message.number} of worker {message.worker}"
         if budget.losses:
             lost = gone._replace(budget=budget._replace(losses=budget.losses - 1))
             yield f"{name} is lost", lost
@@ -290,12 +282,8 @@ class Model:
     def _arrive(self, world: World, message: Message) -> Iterator[tuple[str, World]]:
         if isinstance(message, Call):
             yield from self._settle(world, message)
-        elif isinstance(message, Reply):
-            yield self._receive(world, message)
-        elif isinstance(message, Renewal):
-            yield self._extend(world, message)
         else:
-            yield self._lose(world, message)
+            yield self._receive(world, message)
 
     # ── the store ──
 
@@ -340,15 +328,6 @@ class Model:
             return _job(world, run.job, _moved(job, Kind.COMPLETED, COMPLETED))
         return _job(world, run.job, _moved(job, Kind.RETRIED, WAITING))
 
-    def _extend(self, world: World, renewal: Renewal) -> tuple[str, World]:
-        job = world.jobs[renewal.job]
-        held = job.state is ACTIVE and (job.token == renewal.token or self.bugs.renews_lost)
-        if held:
-            if job.token != renewal.token:
-                return "", world._replace(broken=f"a lost lease of job {renewal.job} is renewed")
-            return ": held", world
-        return ": lost", _sent(world, Lost(*renewal))
-
     # ── the worker ──
 
     def _receive(self, world: World, reply: Reply) -> tuple[str, World]:
@@ -364,17 +343,6 @@ class Model:
             return "", world._replace(broken=f"attempts {sorted(twice)} run twice")
         received = _worker(world, reply.worker, worker._replace(pending=None, runs=runs))
         return "", received._replace(started=world.started | starts)
-
-    def _lose(self, world: World, lost: Lost) -> tuple[str, World]:
-        worker = world.workers[lost.worker]
-        if worker.life != lost.life:
-            return "", world
-        runs = frozenset(
-            run
-            for run in worker.runs
-            if not (run.job == lost.job and run.token == lost.token and run.end is None)
-        )
-        return "", _worker(world, lost.worker, worker._replace(runs=runs))
 
 
 # ── invariants ────────────────────────────────────────────────────────────────────────────────────

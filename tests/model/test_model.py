@@ -14,12 +14,17 @@ from tests.simulation.invariants import check
 from tests.simulation.run import simulate
 from tests.simulation.scenario import draw
 
-SMALL = Model(jobs=1, workers=2, budget=Budget(expiries=1, losses=1, repeats=0, kills=1, retries=1))
+TWO = Model(jobs=1, workers=2, budget=Budget(expiries=1, losses=1, repeats=0, kills=0, retries=1))
+ONE = replace(TWO, workers=1)
 SIZES = {
-    "two workers, one job": SMALL,
-    "two jobs": replace(SMALL, jobs=2, budget=Budget(1, 1, 0, 0, 0)),
-    "repeats": replace(SMALL, budget=Budget(1, 0, 1, 0, 1)),
-    "two slots": replace(SMALL, jobs=2, workers=1, slots=2, budget=Budget(1, 1, 0, 1, 0)),
+    "two workers": TWO,
+    "two workers and a kill": replace(TWO, budget=Budget(0, 1, 0, 1, 0)),
+    "two workers and a repeat": replace(TWO, budget=Budget(1, 0, 1, 0, 0)),
+    "one worker, and everything goes wrong": replace(ONE, budget=Budget(1, 1, 1, 1, 0)),
+    "one worker with two slots": replace(ONE, jobs=2, slots=2, budget=Budget(1, 1, 0, 0, 0)),
+    "one worker with two slots and a kill": replace(
+        ONE, jobs=2, slots=2, budget=Budget(0, 1, 0, 1, 0)
+    ),
 }
 
 
@@ -44,7 +49,7 @@ def test_every_mutant_of_the_model_is_found(bug: str) -> None:
 
 def test_a_call_that_is_executed_after_the_next_one_may_reuse_a_token() -> None:
     """What the model assumes, and docs/model.md says: late calls are not executed."""
-    model = replace(SMALL, late=True, jobs=2, budget=Budget(1, 0, 1, 0, 0))
+    model = replace(TWO, late=True, jobs=2, slots=2, workers=1, budget=Budget(1, 0, 1, 0, 0))
     assert searched(model).broken is not None
 
 

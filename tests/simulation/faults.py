@@ -116,7 +116,7 @@ def draw_faults(rng: Random, slots: list[str], seconds: float, amount: float) ->
         for _ in many(4)
     ]
     found += [
-        Jump(rng.uniform(0, seconds), rng.choice((-120_000, -3_000, -300, 700, 3_000, 90_000)))
+        Jump(rng.uniform(0, seconds), rng.choice((-20_000, -3_000, -300, 700, 3_000, 30_000)))
         for _ in many(2)
     ]
     found += [

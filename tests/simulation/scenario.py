@@ -78,7 +78,7 @@ def draw(seed: int) -> Scenario:
         lanes=rng.choice((None, 1, 2)),
         lossy=rng.choice((0.0, 0.1, 0.5)) if amount else 0.0,
         slow=rng.choice((0.0, 0.02, 0.1)) if amount else 0.0,
-        relays=rng.choice((0, 1, 2)),
+        relays=rng.choice((0, 0, 1, 2)),
     )
     return replace(scenario, faults=tuple(draw_faults(rng, scenario.slots, 15.0, amount)))
 
@@ -86,7 +86,7 @@ def draw(seed: int) -> Scenario:
 def _actions(rng: Random, producers: tuple[str, ...]) -> list[Action]:
     found: list[Action] = []
     jobs: list[str] = []
-    for n in range(rng.randint(4, 28)):
+    for n in range(rng.randint(3, 20)):
         at, who = rng.choice((0.0, rng.uniform(0, 10))), rng.choice(producers)
         what = rng.choice(_PRODUCED)
         id = f"{what[0]}{n}"
