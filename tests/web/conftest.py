@@ -10,7 +10,7 @@ import pytest
 
 from jobq.engine.clock import wall_clock
 from jobq.stores.base import Store
-from jobq.stores.conformance.places import PLACES, Fresh, Unavailable
+from jobq.stores.conformance.places import PLACES, Fresh, Opening, Unavailable
 from jobq.web.site import Dashboard
 from tests.web.kit import Browser, fill
 
@@ -43,9 +43,15 @@ def web_places(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[s
 
 
 @pytest.fixture
-async def store(web_places: Callable[[str], Fresh], web_store_name: str) -> AsyncIterator[Store]:
+def web_opening(web_places: Callable[[str], Fresh], web_store_name: str) -> Opening:
+    """Opens handles on one empty store. Not async: starting a server may run an event loop."""
+    return web_places(web_store_name)()
+
+
+@pytest.fixture
+async def store(web_opening: Opening) -> AsyncIterator[Store]:
     """An empty store."""
-    async with web_places(web_store_name)()(wall_clock) as opened:
+    async with web_opening(wall_clock) as opened:
         yield opened
 
 
