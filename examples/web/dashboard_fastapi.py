@@ -20,8 +20,9 @@ async def user_of(request: Request) -> Principal | None:
     name = SESSIONS.get(request.cookies.get("session", ""))
     if name is None:
         return None  # the dashboard replies with 401
-    scopes = {"admin"} if name == "ada" else {"read"}
-    return Principal(subject=name, tenant=None, scopes=frozenset(scopes))
+    return Principal(
+        subject=name, tenant=None, scopes=frozenset({"admin"} if name == "ada" else {"read"})
+    )
 
 
 dashboard = jobq.web.app(os.environ.get("JQ_URL", "sqlite:///jobq.db"), sign_in=user_of)

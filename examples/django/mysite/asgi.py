@@ -31,8 +31,11 @@ async def staff(request: Request) -> Principal | None:
     user = await aget_user(seen)
     if not (user.is_active and user.is_staff):
         return None
-    scopes = {"admin"} if user.is_superuser else {"read"}
-    return Principal(subject=user.get_username(), tenant=None, scopes=frozenset(scopes))
+    return Principal(
+        subject=user.get_username(),
+        tenant=None,
+        scopes=frozenset({"admin"} if user.is_superuser else {"read"}),
+    )
 
 
 dashboard = jobq.web.app(emails.url, sign_in=staff)
