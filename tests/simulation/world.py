@@ -41,10 +41,14 @@ class SimLoop(asyncio.BaseEventLoop):
     def time(self) -> float:
         return self.process.world.now
 
-    def call_soon_threadsafe(self, callback: Any, *args: Any, context: Any = None) -> Any:
+    def call_soon_threadsafe(  # type: ignore[override]
+        self, callback: Any, *args: Any, context: Any = None
+    ) -> Any:
         return self.call_soon(callback, *args, context=context)
 
-    def run_in_executor(self, executor: Any, func: Any, *args: Any) -> Any:
+    def run_in_executor(  # type: ignore[override]
+        self, executor: Any, func: Any, *args: Any
+    ) -> Any:
         """Call the function at once: there are no threads."""
         done = self.create_future()
         try:
