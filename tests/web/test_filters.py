@@ -73,3 +73,9 @@ def test_a_sparkline_stays_inside_its_box_and_shows_every_failure() -> None:
 def test_a_sparkline_is_also_told_in_words() -> None:
     assert filters.trend([0, 0], [0, 0]) == "nothing ended in the last hour"
     assert filters.trend([1, 9], [0, 2]) == ("10 completed and 2 failed in the last hour, rising")
+
+
+def test_a_live_chart_does_not_end_with_a_fall_that_has_not_happened() -> None:
+    assert filters.per_minute([60, 60, 30], 30_000) == [60, 60, 60]
+    assert filters.per_minute([60, 60, 1], 2_000) == [60, 60, None]  # too early to tell
+    assert filters.per_minute([60, 60, 60], 60_000) == [60, 60, 60]

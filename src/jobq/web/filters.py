@@ -93,6 +93,11 @@ def lines(text: object) -> str:
     return printable.lines(str(text))
 
 
+def squeezed(text: object) -> str:
+    """Indented JSON on one line."""
+    return " ".join(str(text).split())
+
+
 def short(text: object, longest: int = MAX_NAME) -> str:
     """A user's text on one line, cut in its middle if it is long: ids often differ at their end."""
     found = line(text)
@@ -192,11 +197,30 @@ def chart(at_s: Sequence[int], **series: Sequence[float | None]) -> str:
     return msgspec.json.encode({"at": at_s, "series": series}).decode()
 
 
-def minutes_chart(minutes: Sequence[Minute], *names: str) -> str:
+_ENOUGH_MS = 15_000
+"""Age from which a minute tells its rate. Of a younger one, a single job would look like four."""
+
+
+def per_minute(values: Sequence[int], age_ms: int) -> list[float | None]:
+    """Counts per minute, as rates. The last minute is `age_ms` old and may not be over.
+
+    Without this, every live chart would end with a fall that has not happened.
+    """
+    found: list[float | None] = list(values)
+    if found and age_ms < 60_000:
+        found[-1] = None if age_ms < _ENOUGH_MS else round(values[-1] * 60_000 / age_ms, 1)
+    return found
+
+
+def minutes_chart(minutes: Sequence[Minute], now_ms: int, *names: str) -> str:
     """A chart of what happened per minute: `accepted`, `completed`, …"""
+    age_ms = now_ms - minutes[-1].minute_ms if minutes else 0
     return chart(
         [minute.minute_ms // 1000 for minute in minutes],
-        **{name: [getattr(minute, name) for minute in minutes] for name in names},
+        **{
+            name: per_minute([getattr(minute, name) for minute in minutes], age_ms)
+            for name in names
+        },
     )
 
 
@@ -214,9 +238,9 @@ def times_chart(minutes: Sequence[Minute]) -> str:
 
 def hour_chart(now_ms: int, completed: Sequence[int], failed: Sequence[int]) -> str:
     """A chart of the last minutes of several queues. The last value is the minute of `now_ms`."""
-    last = now_ms // 60_000 * 60
+    last, age_ms = now_ms // 60_000 * 60, now_ms % 60_000
     at = [last - 60 * (len(completed) - 1 - place) for place in range(len(completed))]
-    return chart(at, completed=completed, failed=failed)
+    return chart(at, completed=per_minute(completed, age_ms), failed=per_minute(failed, age_ms))
 
 
 FILTERS: dict[str, Callable[..., Any]] = {
@@ -233,6 +257,7 @@ FILTERS: dict[str, Callable[..., Any]] = {
         size,
         line,
         lines,
+        squeezed,
         short,
         status,
         worker_status,

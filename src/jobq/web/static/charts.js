@@ -24,6 +24,13 @@ const COLORS = {
   wait: "--waiting",
   run: "--blocked",
 };
+// Distances of lines on the scale: whole jobs, and durations that people name.
+const STEPS = [1, 10, 1e2, 1e3, 1e4, 1e5, 1e6].flatMap((n) => [n, 2 * n, 5 * n]);
+const S = 1000;
+const STEPS_MS = [
+  ...[1, 10, 100].flatMap((n) => [n, 2 * n, 5 * n]),
+  ...[1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 1800, 3600, 7200, 21600, 86400].map((n) => n * S),
+];
 const FILLED = new Set(["completed", "wait"]);
 const charts = new Map(); // by element
 
@@ -77,8 +84,7 @@ function options(box, data) {
         size: inMs ? 58 : 44,
         space: 34,
         grid: { stroke: line, width: 1 },
-        incrs: inMs ? undefined : [1, 2, 5, 10, 20, 50, 1e2, 2e2, 5e2, 1e3, 2e3, 5e3, 1e4, 2e4,
-          5e4, 1e5, 2e5, 5e5, 1e6, 2e6, 5e6],
+        incrs: inMs ? STEPS_MS : STEPS,
         values: (_, values) => values.map((v) => (inMs ? duration(v) : short.format(v))),
       },
     ],
@@ -91,13 +97,20 @@ function options(box, data) {
           stroke,
           width: 1.5,
           fill: FILLED.has(name) ? faint(stroke) : undefined,
-          points: { show: false },
+          points: { show: true, size: 4, fill: stroke, filter: alone },
           spanGaps: false,
         };
       }),
     ],
     hooks: { setCursor: [(plot) => tell(box, plot)] },
   };
+}
+
+/** The places of values between two gaps, which no line would show. */
+function alone(plot, place) {
+  const values = plot.data[place];
+  const gap = (at) => values[at] === null || values[at] === undefined;
+  return [...values.keys()].filter((at) => !gap(at) && gap(at - 1) && gap(at + 1));
 }
 
 function rows(data) {
@@ -109,7 +122,8 @@ function tell(box, plot) {
   const legend = document.getElementById(box.dataset.chartLegend ?? "");
   if (!legend) return;
   const inMs = box.dataset.chartUnit === "ms";
-  const at = plot.cursor.idx ?? plot.data[0].length - 1;
+  const last = plot.data[1].findLastIndex((value) => value !== null);
+  const at = plot.cursor.idx ?? Math.max(0, last);
   const when = legend.querySelector("[data-at]");
   if (when && plot.data[0][at]) when.textContent = clock.format(plot.data[0][at] * 1000);
   plot.series.slice(1).forEach((series, place) => {

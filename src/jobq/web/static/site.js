@@ -39,7 +39,9 @@ export function refresh() {
 /** Ask a question in the page's dialog. Resolves to whether the reader agrees. */
 function confirmed(question, button) {
   const dialog = document.getElementById("confirm");
-  dialog.querySelector("[data-question]").textContent = question;
+  const [, title, detail] = question.match(/^(.*?\?)\s*(.*)$/s) ?? ["", question, ""];
+  dialog.querySelector("[data-question]").textContent = title;
+  dialog.querySelector("[data-detail]").textContent = detail;
   const agree = dialog.querySelector("[value=yes]");
   agree.textContent = button.dataset.agree || button.textContent.trim() || "Yes";
   agree.className = button.classList.contains("danger") ? "danger" : "main-action";
