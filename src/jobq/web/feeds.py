@@ -245,7 +245,7 @@ class Hub:
     @property
     def readers(self) -> int:
         """How many feeds read the store."""
-        return len(self._feeds)
+        return len(self._tasks)
 
     @property
     def tabs(self) -> int:
