@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 FENCE = re.compile(r"^(```|~~~).*?^\1", re.MULTILINE | re.DOTALL)
-CODE = re.compile(r"`[^`\n]*`")
+CODE = re.compile(r"(?<!`)(`+)(?!`)(?:(?!\n\s*\n).)+?(?<!`)\1(?!`)", re.DOTALL)
 LINK = re.compile(r"\]\((?P<target>[^)\s]+)\)")
 HEADING = re.compile(r"^#+ +(?P<title>.+?) *$", re.MULTILINE)
 ELSEWHERE = re.compile(r"[a-z]+:", re.IGNORECASE)

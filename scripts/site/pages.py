@@ -65,8 +65,8 @@ class Pages:
         return four_spaces(text)
 
     def _linked(self, page: Path, text: str) -> str:
-        code = [match.span() for match in FENCE.finditer(text)]
-        code += [match.span() for match in CODE.finditer(text)]
+        prose = FENCE.sub(lambda fence: "\n" * len(fence[0]), text)
+        code = [match.span() for match in (*FENCE.finditer(text), *CODE.finditer(prose))]
 
         def link(match: re.Match[str]) -> str:
             if ELSEWHERE.match(match["target"]) or match["target"].startswith("#"):
