@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 from pathlib import Path
 
 from scripts.links import CODE, ELSEWHERE, FENCE, LINK
@@ -15,6 +16,7 @@ from scripts.links import CODE, ELSEWHERE, FENCE, LINK
 HOME = Path("docs/README.md")
 SOURCE = Path("source")
 """Where the site shows files of the repository that are not pages."""
+IMAGES = (".svg", ".png")
 MARKDOWN_COMMENT = re.compile(r"^<!--.*?-->\n?", re.MULTILINE | re.DOTALL)
 DIAGRAM = re.compile(r"^!\[(?P<alt>[^\]]*)\]\((?P<path>[^)]*diagrams/[^)]+\.svg)\)$", re.MULTILINE)
 LIST_ITEM = re.compile(r"(?:[-*]|\d+\.) ")
@@ -49,8 +51,11 @@ class Pages:
         """Write every page, the images beside them, and the files that they link to."""
         for page, target in self.places.items():
             _write(to / target, self.converted(page))
-        for image in (self.root / "docs").rglob("*.svg"):
-            _write(to / place(image.relative_to(self.root)), image.read_text(encoding="utf-8"))
+        for image in (self.root / "docs").rglob("*.*"):
+            if image.suffix in IMAGES:
+                target = to / place(image.relative_to(self.root))
+                target.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy(image, target)
         done: set[Path] = set()
         while ahead := self.shown - done:
             for path in sorted(ahead):
@@ -84,7 +89,7 @@ class Pages:
             file /= "README.md"
         if file in self.places:
             found, fragment = self.places[file], f"#{fragment}" if fragment else ""
-        elif file.suffix in (".svg", ".png"):
+        elif file.suffix in IMAGES:
             found, fragment = place(file), ""
         else:
             self.shown.add(file)
