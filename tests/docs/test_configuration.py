@@ -7,6 +7,7 @@ import tomllib
 from pathlib import Path
 
 import msgspec
+import pytest
 
 from jobq.core import marks, wire
 from jobq.pipeline.slo import load_targets
@@ -47,14 +48,16 @@ def test_a_block_of_text_shows_no_command() -> None:
     assert hidden == [], "use ```sh or ```console, which are run"
 
 
-def test_the_server_accepts_the_configuration_of_its_page(tmp_path: Path) -> None:
-    (block,) = shown("server.md", "yaml")
+@pytest.mark.parametrize(
+    "block", [*shown("server.md", "yaml"), *shown("security.md", "yaml")], ids=lambda b: b.page
+)
+def test_the_server_accepts_the_configuration_of_a_page(block: Block, tmp_path: Path) -> None:
     file = tmp_path / "server.yaml"
     file.write_text(block.text)
-    for name in ("cert_path", "key_path"):  # files of a machine that is not this one
-        assert f"{name}: /etc/jobq/tls/" in block.text
-    planned = plan(load(file, {}), {"JQ_DB_PASSWORD": "secret"})
-    assert planned is not None
+    loaded = load(file, {})
+    assert loaded.given
+    assert loaded.warnings == ()
+    assert plan(loaded, {"JQ_DB_PASSWORD": "secret"}) is not None
 
 
 def test_the_pipeline_accepts_the_targets_of_its_page(tmp_path: Path) -> None:
