@@ -46,7 +46,7 @@ def _settle(table: LeaseTable, each: Exchanged, free: frozenset[str]) -> Iterato
     caller = (worker, lane_of(call))
     remembered = table.last.get(caller)
     if remembered is not None and remembered[0] == call:
-        yield from _repeated(table, call, remembered[1], reply)
+        yield from _repeated(table, each, remembered[1])
         return
     stale = set(reply.stale)
     for outcome in each.args[0]:
@@ -61,7 +61,8 @@ def _settle(table: LeaseTable, each: Exchanged, free: frozenset[str]) -> Iterato
         table.last[caller] = (call, reply)
 
 
-def _repeated(table: LeaseTable, call: str, first: Settled, again: Settled) -> Iterator[str]:
+def _repeated(table: LeaseTable, each: Exchanged, first: Settled) -> Iterator[str]:
+    call, again = each.kwargs["call"], each.result
     if again.stale != first.stale:
         yield f"the repeated call {call} reports {again.stale} as stale, not {first.stale}"
     before = {(lease.id, lease.token, lease.attempt) for lease in first.leases}
@@ -71,7 +72,9 @@ def _repeated(table: LeaseTable, call: str, first: Settled, again: Settled) -> I
     got = {lease.token for lease in again.leases}
     for lease in first.leases:
         held = table.held.get(JobKey(lease.queue, lease.id))
-        if held is not None and held.token == lease.token and lease.token not in got:
+        if held is None or held.token != lease.token or each.at_ms >= held.expires_ms:
+            continue
+        if lease.token not in got:
             yield f"the repeated call {call} has lost the lease {lease.id}/{lease.attempt}"
 
 

@@ -10,7 +10,7 @@ from tests.model.checker import Explored, explore
 from tests.model.leases import Budget, Bugs, Model, World, broken
 from tests.model.replay import replay
 from tests.simulation.faults import Jump
-from tests.simulation.invariants import check
+from tests.simulation.invariants import OPERATED, check
 from tests.simulation.run import simulate
 from tests.simulation.scenario import draw
 
@@ -60,8 +60,5 @@ def test_real_runs_follow_the_model(seed: int) -> None:
         scenario, faults=tuple(f for f in scenario.faults if not isinstance(f, Jump))
     )
     result = simulate(scenario, check)
-    operated = frozenset(action.id for action in scenario.actions if action.what in _OPERATED)
+    operated = frozenset(action.id for action in scenario.actions if action.what in OPERATED)
     assert replay(result.exchanged, free=operated) == []
-
-
-_OPERATED = frozenset({"cancel", "remove", "rerun"})

@@ -13,6 +13,7 @@ import msgspec
 
 from jobq.core.event_records import EventRecord
 from jobq.core.states import ENDED, Kind, State
+from tests.model.replay import replay
 from tests.simulation.app import WITH_TIMEOUT, Execution
 from tests.simulation.faults import CallFault, Freeze, Jump, Kill, OutageOf
 from tests.simulation.run import Evidence
@@ -43,6 +44,7 @@ def check(evidence: Evidence) -> list[str]:
         *steps_once(evidence),
         *dead_letters(evidence),
         *shipped_whole(evidence),
+        *exchanges_follow_the_model(evidence),
     ]
 
 
@@ -332,6 +334,23 @@ def dead_letters(evidence: Evidence) -> Iterator[str]:
         copies = sum(e.kind is Kind.ACCEPTED for e in evidence.events.get("dead", []))
         if failed != copies:
             yield f"{failed} jobs failed, and there are {copies} dead letters"
+
+
+def exchanges_follow_the_model(evidence: Evidence) -> Iterator[str]:
+    """The store grants, renews and ends leases as the model of the protocol does."""
+    faults = evidence.scenario.faults
+    if any(isinstance(fault, Jump) for fault in faults):
+        return
+    operated = frozenset(a.id for a in evidence.scenario.actions if a.what in OPERATED)
+    # docs/model.md: a call that is executed after the worker's next one may reuse a token.
+    late = any(isinstance(fault, CallFault) and fault.effect == "repeat" for fault in faults)
+    for found in replay(evidence.exchanged, free=operated):
+        if not (late and "token of an earlier lease" in found):
+            yield found
+
+
+OPERATED = frozenset({"cancel", "remove", "rerun"})
+"""Operations that may end a job while a worker runs it."""
 
 
 def shipped_whole(evidence: Evidence) -> Iterator[str]:
