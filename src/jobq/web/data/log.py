@@ -19,6 +19,8 @@ _PAGES = 4
 """Pages that one read of the end may take."""
 _AROUND = 500
 """Events that are read around a time. A busy queue has some thousand per second."""
+_SAME_MS = 1_000
+"""How much the times of an event and of its job's record may differ: PostgreSQL takes them apart."""
 _MOMENTS = 6
 """Times of one job that are looked up: a few short reads each, 40 at most."""
 
@@ -119,8 +121,12 @@ async def events_of(view: View, record: JobRecord) -> list[LogEntry]:
             page = await view.store.read_events(record.queue, after=start, limit=_AROUND)
             found.update({event.id: event for event in page.events if event.job == record.id})
     entries = [log_entry(view, event) for event in found.values()]
-    known = {(entry.kind, entry.at_ms) for entry in entries}
-    entries += [each for each in _recorded(view, record) if (each.kind, each.at_ms) not in known]
+    logged = [(entry.kind, entry.at_ms) for entry in entries]
+    entries += [
+        each
+        for each in _recorded(view, record)
+        if not any(k == each.kind and abs(at - each.at_ms) <= _SAME_MS for k, at in logged)
+    ]
     return sorted(entries, key=lambda entry: entry.at_ms)
 
 
