@@ -20,7 +20,7 @@ _PAGES = 4
 _AROUND = 500
 """Events that are read around a time. A busy queue has some thousand per second."""
 _SAME_MS = 1_000
-"""How much the times of an event and of its job's record may differ: PostgreSQL takes them apart."""
+"""How much the times of an event and of its job may differ: PostgreSQL sets them apart."""
 _MOMENTS = 6
 """Times of one job that are looked up: a few short reads each, 40 at most."""
 
