@@ -13,6 +13,7 @@ const AGAIN_MAX_MS = 30000;
 const source = document.querySelector("[data-live-source]");
 const apart = Number(source?.dataset.liveApart) || APART_MS;
 let stream = null;
+let ended = false;
 let again = AGAIN_MS;
 let timer = 0;
 let last = 0;
@@ -46,6 +47,7 @@ function open() {
   for (const name of EVENTS) stream.addEventListener(name, tell);
   stream.addEventListener("end", () => {
     close();
+    ended = true;
     show("", "ended");
   });
   stream.addEventListener("error", () => {
@@ -55,6 +57,13 @@ function open() {
     again = Math.min(AGAIN_MAX_MS, again * 2);
   });
 }
+
+// An action may have begun what had ended: a job that runs again.
+document.body.addEventListener("live", (event) => {
+  if (!ended || !event.detail?.acted) return;
+  ended = false;
+  open();
+});
 
 function close() {
   stream?.close();

@@ -31,7 +31,7 @@ export function toast(text, { bad = false } = {}) {
 
 /** Ask the parts of the page that are live to read their figures again. */
 export function refresh() {
-  document.body.dispatchEvent(new CustomEvent("live"));
+  document.body.dispatchEvent(new CustomEvent("live", { detail: { acted: true } }));
 }
 
 // ── dialogs ─────────────────────────────────────────────────────────────────────────────────────
@@ -117,6 +117,7 @@ window.htmx?.defineExtension("json", {
       if (value === "" && !field?.required) return;
       if (field?.type === "checkbox") body[name] = true;
       else if (field?.type === "number") body[name] = Number(value);
+      else if (field?.dataset?.flag !== undefined) body[name] = value === "true";
       else body[name] = value;
     });
     return JSON.stringify(body);
