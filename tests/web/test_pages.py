@@ -160,7 +160,7 @@ async def test_the_next_page_continues_where_the_last_one_ended(site: Site) -> N
     await site.put(*ids)
     found: list[str] = []
     html = await site.get("/jobs", tenant="default", queue="billing", state="waiting")
-    while True:
+    for _ in range(5):  # three pages of up to 50, and room for short ones
         found += rows(html)
         (following,) = re.findall(r'rel="next" href="([^"]*)"', html) or [None]
         if following is None:
