@@ -94,7 +94,7 @@ def path_of_a_job() -> Drawing:
     """From enqueue to the result, with the part of the code that does each step."""
     d = Drawing("The path of a job, from enqueue to the result", 900, 400)
     d.frame(10, 10, 250, 380, "your program")
-    d.box(30, 45, 210, 52, "task.enqueue(…)", "arguments and options are checked")
+    d.box(30, 45, 210, 52, "task.enqueue(…)", "checks arguments and options")
     d.box(30, 140, 210, 52, "sender", "all jobs that are ready, one call")
     d.box(30, 310, 210, 52, "job.result()", "waits for a signal, then reads")
     d.frame(340, 10, 200, 380, "store")
@@ -119,8 +119,8 @@ def path_of_a_job() -> Drawing:
     d.arrow("M440 310V277")
     d.arrow("M360 336H240")
     d.text(300, 328, "signal", "note")
-    d.text(300, 76, "InvalidJob", "note bad")
-    d.arrow("M240 71H275", "lost")
+    d.text(300, 60, "InvalidJob", "note bad")
+    d.arrow("M240 71H280", "lost")
     return d
 
 
@@ -219,25 +219,25 @@ def event_log_to_lake() -> Drawing:
     d.text(770, 222, "audit: no event is missing, no job lost", "note")
     d.text(770, 241, "report, SLOs, failures by error, erasure", "note")
     d.line("M770 185V205")
-    d.arrow("M655 125C400 -20 240 -20 90 105", "dashed")
-    d.text(300, 20, 'df.write.format("jobq") enqueues rows', "note")
+    d.arrow("M770 105V15H90V105", "dashed")
+    d.text(430, 31, 'df.write.format("jobq") enqueues rows', "note")
     return d
 
 
 # The arrows of the drawing of states: an SVG path, and where its label is.
 DRAWN: dict[tuple[str, str], tuple[str, float, float]] = {
-    ("", "delayed"): ("M70 205C110 205 110 75 150 75", 92, 130),
+    ("", "delayed"): ("M70 205C110 205 110 75 150 75", 78, 130),
     ("", "waiting"): ("M70 215H400", 115, 208),
-    ("", "blocked"): ("M70 225C110 225 110 355 150 355", 92, 310),
-    ("delayed", "waiting"): ("M270 85C340 95 330 180 400 200", 360, 130),
-    ("blocked", "waiting"): ("M270 345C340 335 330 250 400 230", 366, 310),
+    ("", "blocked"): ("M70 225C110 225 110 355 150 355", 78, 310),
+    ("delayed", "waiting"): ("M270 85C340 95 330 180 400 200", 372, 130),
+    ("blocked", "waiting"): ("M270 345C340 335 330 250 400 230", 376, 310),
     ("waiting", "active"): ("M520 205H650", 585, 197),
     ("active", "waiting"): ("M650 228C630 262 540 262 520 228", 585, 275),
-    ("active", "delayed"): ("M690 190C660 30 420 20 270 68", 500, 42),
-    ("active", "blocked"): ("M690 240C660 400 420 410 270 362", 500, 402),
-    ("active", "completed"): ("M770 200C820 180 810 75 860 75", 806, 120),
+    ("active", "delayed"): ("M690 190C660 30 420 20 270 68", 500, 30),
+    ("active", "blocked"): ("M690 240C660 400 420 410 270 362", 500, 412),
+    ("active", "completed"): ("M770 200C820 180 810 75 860 75", 770, 120),
     ("active", "failed"): ("M770 215H860", 815, 207),
-    ("active", "cancelled"): ("M770 230C820 250 810 355 860 355", 806, 322),
+    ("active", "cancelled"): ("M770 230C820 250 810 355 860 355", 772, 322),
 }
 PLACES = {
     State.DELAYED: (150, 55),

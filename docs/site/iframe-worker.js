@@ -1,6 +1,7 @@
 // Search runs in a Worker, which browsers refuse to pages that are opened from a folder (file://).
 // There, this Worker runs its script in a hidden frame instead. Zensical would load such a script
-// from another site.
+// from another site. Messages are copied and come later, as with a real Worker: either side may
+// change what it has sent or received.
 if (location.protocol === "file:") {
   window.Worker = class {
     #waiting = [];
@@ -12,7 +13,10 @@ if (location.protocol === "file:") {
       this.frame.hidden = true;
       document.body.append(this.frame);
       const scope = this.frame.contentWindow;
-      scope.postMessage = (data) => setTimeout(() => this.onmessage?.({ data }));
+      scope.postMessage = (data) => {
+        const copy = structuredClone(data);
+        setTimeout(() => this.onmessage?.({ data: copy }));
+      };
       const script = scope.document.createElement("script");
       script.src = new URL(url, location.href).href;
       script.onload = () => {
@@ -24,8 +28,9 @@ if (location.protocol === "file:") {
     }
 
     postMessage(data) {
-      if (this.#ready) this.frame.contentWindow?.onmessage?.({ data });
-      else this.#waiting.push(data);
+      const copy = structuredClone(data);
+      if (this.#ready) setTimeout(() => this.frame.contentWindow?.onmessage?.({ data: copy }));
+      else this.#waiting.push(copy);
     }
 
     terminate() {
