@@ -18,6 +18,7 @@ from pyspark.sql import DataFrame, SparkSession
 from jobq.pipeline.lake import Batch, Lake
 from jobq.pipeline.session import _format_settings, open_session
 from tests.kafka import spark_jars
+from tests.pipeline.quick import QUICK
 
 # The format of tables that the session knows besides Parquet. `make faults` runs the tests with
 # Delta. Iceberg needs an older Spark: `make test-iceberg` has an environment of its own.
@@ -55,11 +56,8 @@ def spark() -> Iterator[SparkSession]:
             "spark.driver.bindAddress": "127.0.0.1",
             **_extensions(),
             "spark.jars": ",".join(filter(None, (_jars("spark-kafka"), _table_jars()))),
-            # Do not compile plans: interpreting them is faster for a few rows.
-            "spark.sql.codegen.wholeStage": "false",
-            "spark.sql.codegen.factoryMode": "NO_CODEGEN",
             "spark.sql.adaptive.enabled": "false",
-            "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+            **QUICK,
         },
     )
     yield session

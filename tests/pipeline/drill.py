@@ -13,6 +13,7 @@ from typing import Any
 from jobq import Queue, State
 from jobq.client.log_reader import LogReader
 from tests.kafka import Kafka, spark_jars
+from tests.pipeline import quick
 from tests.waiting import wait_until
 
 ROOT = Path(__file__).parents[2]
@@ -65,14 +66,7 @@ class Drill:
         )
 
     def pipeline(self, *more: str) -> subprocess.Popen[bytes]:
-        small = (
-            "--master",
-            "local[2]",
-            "--conf",
-            "spark.sql.shuffle.partitions=2",
-            "--conf",
-            "spark.driver.memory=1g",
-        )
+        small = quick.options(spark_sql_shuffle_partitions="2", spark_driver_memory="1g")
         run = (
             "run",
             "--source",
@@ -85,6 +79,8 @@ class Drill:
             "5",
             "--max-events",
             "400",
+            "--master",
+            "local[2]",
         )
         return self.start("pipeline", "jobq.pipeline", *run, *small, *more)
 

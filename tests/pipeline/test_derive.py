@@ -160,7 +160,7 @@ def test_several_batches_give_the_same_tables_as_one(spark: Any, tmp_path: Path)
     take_in(once, lines)
     derive(once, DEFAULTS)
     third = len(lines) // 3
-    for number, part in enumerate((lines[third:], lines[:third], [*late, *late])):
+    for number, part in enumerate((lines[third:], [*lines[:third], *late, *late])):
         take_in(bits, part, number)
         derive(bits, DEFAULTS)
     assert bits.state.totals.duplicates == 2 * len(late)

@@ -18,6 +18,7 @@ import pytest
 
 from jobq.pipeline.cli import main
 from scripts import postgres
+from tests.pipeline import quick
 from tests.stores.valkey.servers import running as running_valkey
 from tests.stores.valkey.servers import valkey_or_skip
 
@@ -70,7 +71,7 @@ def test_the_walk_of_the_guide_ends_with_a_proved_lake(store: str, tmp_path: Pat
                 **{name: value for name, value in os.environ.items() if name[:3] != "JQ_"},
                 "PATH": f"{binaries}:{os.environ['PATH']}",
                 "SPARK_LOCAL_IP": "127.0.0.1",
-                "PYSPARK_SUBMIT_ARGS": "--driver-memory 1g pyspark-shell",
+                "PYSPARK_SUBMIT_ARGS": quick.submit_arguments(),
             },
             capture_output=True,
             text=True,

@@ -1,4 +1,6 @@
-"""The commands on a standalone cluster: a master and two workers on this machine."""
+"""The commands on a standalone cluster: a master and two workers on this machine.
+
+A fault test, because six JVMs take most of a minute of both cores."""
 
 from __future__ import annotations
 
@@ -13,8 +15,10 @@ import pytest
 
 from jobq.pipeline import synthetic
 from scripts.ports import free_port
+from tests.pipeline import quick
 from tests.waiting import wait_until
 
+pytestmark = [pytest.mark.faults, pytest.mark.timeout(300)]
 SPARK = Path(pyspark.__file__).parent
 ENVIRONMENT = {
     **os.environ,
@@ -73,19 +77,16 @@ def cluster(tmp_path: Path) -> Iterator[str]:
     output.close()
 
 
-@pytest.mark.timeout(300)
 def test_run_and_audit_on_two_workers(cluster: str, tmp_path: Path) -> None:
     count = synthetic.write(
         synthetic.Plan(jobs=300, hours=1), tmp_path / "events", files=2, processes=1
     )
-    small = [
-        "--conf",
-        "spark.executor.memory=512m",
-        "--conf",
-        "spark.sql.shuffle.partitions=2",
-        "--conf",
-        "spark.driver.memory=512m",
-    ]
+    small = quick.options(
+        spark_executor_memory="512m",
+        spark_driver_memory="512m",
+        spark_sql_shuffle_partitions="2",
+        spark_executor_extraJavaOptions=quick.JVM,
+    )
     done = subprocess.run(
         [
             sys.executable,
