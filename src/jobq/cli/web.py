@@ -55,7 +55,7 @@ async def web(
     read_only: bool,
     hide_payloads: bool,
 ) -> None:
-    """Serve the dashboard: queues, jobs, failures, schedules, flows and workers.
+    """Serve the dashboard of queues, jobs, flows and workers.
 
     Without --tokens-file it serves only this machine, and everybody on it may do everything.
     Events name you as the one who acted. Put a proxy with TLS in front to serve other machines.
