@@ -351,6 +351,6 @@ async def test_a_job_is_released_if_its_caller_goes_and_cannot_repeat_the_claim(
         claim.cancel()
         await asyncio.wait([claim])
         go_on.set()
-        await asyncio.gather(*service._tasks)
+        await asyncio.gather(*service._tasks.running)
         assert await place.states("a") == [state]
         assert (await place.get("a")).stalls == 0

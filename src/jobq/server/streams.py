@@ -16,13 +16,14 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from grpc import StatusCode
 
 from jobq.core.pace import Pace
-from jobq.core.records import Claim, Lease, LeaseRef, QueueName, Settled, Topic
+from jobq.core.records import Claim, Lease, LeaseRef, QueueName, Settled
 from jobq.core.turns import in_turns
 from jobq.core.workers import WorkerRequest
 from jobq.engine.service import Outage
 from jobq.errors import InvalidJob, StoreUnavailable
 from jobq.rpc import convert_workers as convert
 from jobq.rpc.v1 import workers_pb2 as pb
+from jobq.server.cancels import Cancels
 from jobq.server.credits import MAX_CREDITS, Credits
 from jobq.server.handlers import Refused
 from jobq.server.pushed import Pushed, Worker
@@ -44,8 +45,6 @@ _CONFIRM_S = 2.0
 
 _STOPPING = frozenset({"drain", "shutdown", "shutdown-now"})
 """Requests of an operator after which a worker gets no jobs."""
-_MAX_RUNNING = 10_000
-"""Jobs that a stream remembers, to name their leases in a cancel. Heartbeats find all others."""
 
 
 class Beats:
@@ -111,7 +110,7 @@ class JobStream:
         self._call = f"{secrets.token_hex(8)}."
         self._calls = 0
         self._stirs = 0  # how often a call under the worker's name has ended its sleep
-        self._running = {(ref.queue, ref.id): ref for ref in running}
+        self._cancels = Cancels(store, session.worker, running, self._cancelled)
         self._outage = Outage(f"job stream of worker {session.worker}")
 
     # ── what others tell the stream ──
@@ -148,6 +147,10 @@ class JobStream:
                 self._draining = request != "resume"
         self._bell.set()
 
+    def _cancelled(self, ref: LeaseRef) -> None:
+        self._unsent.cancelled.append(convert.ref(ref))
+        self._bell.set()
+
     # ── the stream ──
 
     async def replies(
@@ -156,7 +159,7 @@ class JobStream:
         """The messages to the worker, until the stream ends."""
         tasks = [
             asyncio.create_task(self._read(requests), name="jobq job stream, reader"),
-            asyncio.create_task(self._listen(), name="jobq job stream, cancels"),
+            asyncio.create_task(self._cancels.run(), name="jobq job stream, cancels"),
         ]
         sent_at = time.monotonic() - self._beats.every  # the first message says: the stream is open
         try:
@@ -218,9 +221,7 @@ class JobStream:
         leases, self._leases = self._leases[: len(jobs)], self._leases[len(jobs) :]
         if leases:
             refs = [(LeaseRef(each.queue, each.id, each.token), each.started_ms) for each in leases]
-            self._running.update({(ref.queue, ref.id): ref for ref, _ in refs})
-            while len(self._running) > _MAX_RUNNING:
-                del self._running[next(iter(self._running))]
+            self._cancels.started(ref for ref, _ in refs)
             self._pushed.push(
                 self.worker,
                 refs,
@@ -367,28 +368,9 @@ class JobStream:
         if request.credit or self._stop_at is not None:
             self._bell.set()
 
-    async def _listen(self) -> None:
-        """Pass on cancels as soon as they are signalled. Heartbeats find those that are missed."""
-        outage = Outage(f"cancels of worker {self.session.worker}")
-        while True:
-            try:
-                topics = [Topic("cancel", None, self.session.worker)]
-                async with self._store.listen(topics) as signals:
-                    outage.over()
-                    async for signal in signals:
-                        ref = self._running.get((signal.queue, signal.job or ""))
-                        if ref is not None:
-                            self._unsent.cancelled.append(convert.ref(ref))
-                            self._bell.set()
-                rest = 1.0
-            except Exception as error:
-                rest = outage.failed(error)
-            await asyncio.sleep(rest)
-
     def ended(self, refs: Sequence[LeaseRef]) -> None:
         """These runs have ended, as their worker has reported."""
-        for ref in refs:
-            self._running.pop((ref.queue, ref.id), None)
+        self._cancels.ended(refs)
 
 
 def check_credit(credit: int) -> int:

@@ -8,38 +8,34 @@ streams that it serves and the jobs that it pushed and nobody has confirmed.
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import logging
 import random
 import secrets
-import time
-from collections.abc import AsyncIterator, Awaitable, Coroutine, Sequence
-from typing import Any
+from collections.abc import AsyncIterator, Sequence
 
 import grpc.aio
 from grpc import StatusCode
 
 from jobq.core import checks
 from jobq.core.pace import Pace
-from jobq.core.records import AnyOutcome, Lease, LeaseRef, QueueName, Release, Settled
-from jobq.core.records import Claim as StoreClaim
+from jobq.core.records import AnyOutcome, LeaseRef
 from jobq.core.workers import Beat
-from jobq.engine.service import Outage
-from jobq.errors import InvalidJob, JobqError, StoreUnavailable
+from jobq.errors import InvalidJob, StoreUnavailable
 from jobq.rpc import convert_workers as convert
 from jobq.rpc.v1 import workers_pb2 as pb
+from jobq.server.claims import OneShotClaims
+from jobq.server.confirmations import REPORTS, Confirmations
 from jobq.server.context import ServerContext
 from jobq.server.guard import GuardedStore
 from jobq.server.handlers import Caller, Handlers, Refused
-from jobq.server.pushed import Push, Pushed, Worker, is_unheard
+from jobq.server.pushed import Worker
 from jobq.server.reports import QueueDefaults, outcomes_of, releases_of
-from jobq.server.sessions import Session, check_worker, made_name, new_session, read_session
+from jobq.server.sessions import Session, check_worker, new_session, read_session
 from jobq.server.streams import Beats, JobStream, check_credit
+from jobq.server.tasks import Tasks
 
 log = logging.getLogger("jobq.server")
 
-MAX_WAIT_MS = 50_000
-"""How long a Claim may wait for jobs. Proxies cut calls that take a minute."""
 MIN_LEASE_MS = 1_000
 """The shortest lease. A shorter one would end while its job is on its way."""
 MAX_LEASE_MS = 86_400_000
@@ -48,8 +44,6 @@ _MAX_CALL = 128
 """Characters of the name of a call."""
 _OPEN_S = 10.0
 """Seconds until the first message of a stream must have arrived."""
-# The lanes of a worker's calls (core.records.lane_of). Its stream claims in lane 0.
-_REPORTS, _CLAIMS = "/1", "/2"
 
 
 class WorkerService:
@@ -69,12 +63,11 @@ class WorkerService:
         )
         self._pace = Pace()
         self._streams: dict[Worker, JobStream] = {}
-        self._pushed = Pushed()
+        self._tasks = Tasks("the worker service")
+        self._confirmations = Confirmations(context, self._streams, self._tasks)
+        self._pushed = self._confirmations.pushed
+        self._claims = OneShotClaims(self._confirmations, self._tasks)
         self._defaults = QueueDefaults()
-        self._heard: dict[Worker, float] = {}  # last heartbeats of workers with unconfirmed jobs
-        self._releaser: asyncio.Task[None] | None = None
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._name = f"jq-server-{secrets.token_hex(6)}"
         self._stopping = False
 
     def register(self, server: grpc.aio.Server) -> None:
@@ -83,7 +76,7 @@ class WorkerService:
 
     def drain(self) -> None:
         """The server stops: push no more jobs, and end the streams."""
-        self._stopping = True
+        self._stopping = self._confirmations.stopping = True
         for stream in self._streams.values():
             stream.stop()
 
@@ -127,11 +120,7 @@ class WorkerService:
         session = read_session(request.session, request.worker, tenant)
         running = convert.lease_refs(request.running, tenant, "running")
         worker = Worker(tenant, session.worker)
-        self._pushed.confirm(worker, running)
-        if self._pushed.count(worker):
-            self._heard[worker] = time.monotonic()
-        else:
-            self._heard.pop(worker, None)
+        self._confirmations.heartbeat(worker, running)
         # Renew first: a worker whose name was taken still runs its jobs.
         states = await caller.store.extend(running, lease_ms=self._lease_ms) if running else []
         beat = await self._beat(caller.store, session, active=len(running), paused=request.paused)
@@ -156,7 +145,7 @@ class WorkerService:
         stream = self._streams.get(worker)
         if stream is not None and stream.session.incarnation == session.incarnation:
             stream.close()
-        await self._release(self._pushed.leave(worker, session.incarnation))
+        await self._confirmations.release(self._pushed.leave(worker, session.incarnation))
         await caller.store.retire(session.worker, incarnation=session.incarnation)
         return pb.DeregisterResponse()
 
@@ -237,7 +226,7 @@ class WorkerService:
         beat = await self._beat(caller.store, session, active=len(running))
         self._check_displaced(beat, session)
         worker = Worker(tenant, session.worker)
-        await self._release(self._pushed.reconnect(worker, set(running)))
+        await self._confirmations.release(self._pushed.reconnect(worker, set(running)))
         stream = JobStream(
             caller.store,
             session,
@@ -246,9 +235,11 @@ class WorkerService:
             credit=credit,
             pushed=self._pushed,
             pace=self._pace,
-            on_push=self._expect_confirmations,
-            beat=lambda stream: self._spawn(self._announce(caller.store, stream)),
-            release=lambda unsent: self._spawn(self._release_unsent(caller.store, worker, unsent)),
+            on_push=self._confirmations.expect,
+            beat=lambda stream: self._tasks.spawn(self._announce(caller.store, stream)),
+            release=lambda unsent: self._tasks.spawn(
+                self._confirmations.release_unsent(caller.store, worker, unsent)
+            ),
             check_proof=lambda: self._context.guarded_by(caller.proof),
         )
         stream.heartbeat(beat.request, paused=False)
@@ -267,162 +258,12 @@ class WorkerService:
         else:
             stream.heartbeat(beat.request, paused=paused)
 
-    # ── jobs that nobody confirmed ────────────────────────────────────────────────────────────────
-
-    def _expect_confirmations(self) -> None:
-        if self._releaser is None or self._releaser.done():
-            self._releaser = self._spawn(self._release_unconfirmed())
-
-    async def _release_unconfirmed(self) -> None:
-        """Release pushed jobs that are not confirmed when their leases are about to end."""
-        while (due := self._pushed.next_due()) is not None:
-            await asyncio.sleep(max(0.0, due - time.monotonic()))
-            if self._stopping:
-                return
-            late = self._pushed.due(time.monotonic())
-            if late:
-                await self._release_late(late)
-
-    async def _release_late(self, late: dict[Worker, list[Push]]) -> None:
-        try:
-            seen = {each.incarnation: each.seen_ms for each in await self._context.store.workers()}
-        except StoreUnavailable as error:
-            log.warning("pushed jobs that nobody confirmed return as stalled: %s", error)
-            return
-        for worker, pushes in late.items():
-            heard = self._heard.pop(worker, None)
-            unheard = [
-                push.lease
-                for push in pushes
-                if is_unheard(
-                    push,
-                    heard_here=heard,
-                    seen_ms=seen.get(push.incarnation),
-                    lease_s=self._lease_ms / 1000,
-                )
-            ]
-            await self._release(unheard)
-            stream = self._streams.get(worker)
-            if stream is not None:
-                stream.end(
-                    Refused(
-                        StatusCode.UNAVAILABLE,
-                        f"{len(pushes)} jobs were not confirmed before their leases ended: open "
-                        "another stream, and name each job in `received` when it arrives",
-                    )
-                )
-
-    async def _release(self, leases: Sequence[LeaseRef]) -> None:
-        """Release jobs that were pushed and that no worker runs. An error costs them a stall."""
-        if not leases:
-            return
-        log.info("releasing %d jobs that no worker has received", len(leases))
-        outcomes: list[AnyOutcome] = [
-            Release(queue=each.queue, id=each.id, token=each.token) for each in leases
-        ]
-        try:
-            await self._context.store.settle(outcomes, worker=self._name, call=secrets.token_hex(8))
-        except StoreUnavailable as error:
-            log.warning("pushed jobs that nobody confirmed return as stalled: %s", error)
-
-    async def _release_unsent(
-        self, store: GuardedStore, worker: Worker, unsent: Awaitable[Sequence[Lease]]
-    ) -> None:
-        """Release jobs that a stream has claimed and not sent, and stop waking its worker."""
-        leases = await unsent
-        outcomes = [Release(queue=each.queue, id=each.id, token=each.token) for each in leases]
-        if not outcomes and worker in self._streams:
-            return  # the worker has another stream here, and may sleep
-        outage = Outage(f"releasing jobs of worker {worker.name}")
-        call = f"{secrets.token_hex(8)}{_REPORTS}"
-        until = time.monotonic() + self._lease_ms / 1000
-        while time.monotonic() < until:
-            try:
-                await store.settle(outcomes, worker=worker.name, call=call)
-                break
-            except StoreUnavailable as error:
-                await asyncio.sleep(outage.failed(error))
-        if worker in self._streams:
-            self._streams[worker].stir()
-
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        task = asyncio.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._over)
-        return task
-
-    def _over(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None:
-            log.error("a task of the worker service failed", exc_info=error)
-
     # ── jobs ──────────────────────────────────────────────────────────────────────────────────────
 
     async def Claim(self, request: pb.ClaimRequest, caller: Caller) -> pb.ClaimResponse:
         """Claim jobs once."""
-        tenant = caller.tenant(request.tenant)
-        worker = check_worker(request.worker) if request.worker else made_name()
-        call = _secret(_call(request.call), tenant, caller) + _CLAIMS
-        if not request.queues:
-            raise InvalidJob("queues is empty: name at least one queue to claim from")
-        convert.bounded(request.queues, "queues")
-        claim = StoreClaim(
-            queues=tuple(
-                QueueName(tenant, checks.check_queue_name(queue)) for queue in request.queues
-            ),
-            limit=checks.check_int(request.limit or 1, "limit", low=1, high=convert.MAX_LEASES),
-            lease_ms=self._lease(request.lease_ms),
-            alone=not request.busy,
-        )
-        end = time.monotonic() + self._patience(request.wait_ms, caller)
-        while True:
-            settled = await self._claim(caller, worker, call, claim, repeats=bool(request.call))
-            left_ms = int((end - time.monotonic()) * 1000)
-            if settled.leases or left_ms <= 0 or self._stopping:
-                break
-            if settled.asleep:
-                due_ms = left_ms if settled.next_due_ms is None else settled.next_due_ms
-                await caller.store.sleep(
-                    claim.queues,
-                    worker=worker,
-                    slots=claim.limit,
-                    timeout_ms=max(10, min(left_ms, due_ms, 5_000)),
-                )
-            else:  # a job on its last chance is next, and this worker is busy
-                await asyncio.sleep(min(1.0, left_ms / 1000))
-        if not settled.leases:
-            await self._stop_looking(caller.store, worker, call)
-        jobs = convert.that_fit(settled.leases)
-        refs = [LeaseRef(each.queue, each.id, each.token) for each in settled.leases[len(jobs) :]]
-        await self._release(refs)  # they are too large for one reply
-        return pb.ClaimResponse(jobs=jobs)
-
-    async def _claim(
-        self, caller: Caller, worker: str, call: str, claim: StoreClaim, *, repeats: bool
-    ) -> Settled:
-        """Claim. If the caller goes meanwhile and cannot repeat the call, nobody gets the jobs."""
-        claiming = asyncio.ensure_future(
-            caller.store.settle([], worker=worker, call=call, then=claim)
-        )
-        try:
-            return await asyncio.shield(claiming)
-        except asyncio.CancelledError:
-            self._spawn(self._release_claimed(claiming, repeats=repeats))
-            raise
-
-    async def _release_claimed(self, claiming: asyncio.Future[Settled], *, repeats: bool) -> None:
-        try:
-            settled = await claiming
-        except JobqError:
-            return  # nothing was claimed, or the store does not say
-        if not repeats:
-            await self._release(
-                [LeaseRef(each.queue, each.id, each.token) for each in settled.leases]
-            )
-
-    async def _stop_looking(self, store: GuardedStore, worker: str, call: str) -> None:
-        """The call ends without a job: new work must not wake its worker."""
-        await store.settle([], worker=worker, call=f"end-{call}")
+        lease_ms = self._lease(request.lease_ms)
+        return await self._claims.claim(request, caller, _call(request.call), lease_ms)
 
     async def Report(self, request: pb.ReportRequest, caller: Caller) -> pb.ReportResponse:
         """Settle runs."""
@@ -451,13 +292,13 @@ class WorkerService:
         self, caller: Caller, name: str, tenant: str, outcomes: Sequence[AnyOutcome], call: str
     ) -> list[pb.LeaseRef]:
         """Apply outcomes. Returns those whose lease is lost."""
-        worker = Worker(tenant, check_worker(name) if name else self._name)
+        worker = Worker(tenant, check_worker(name) if name else self._confirmations.name)
         refs = [LeaseRef(each.queue, each.id, each.token) for each in outcomes]
         self._pushed.confirm(worker, refs)
         if not outcomes:
             return []
         settled = await caller.store.settle(
-            outcomes, worker=worker.name, call=_call(call) + _REPORTS
+            outcomes, worker=worker.name, call=_call(call) + REPORTS
         )
         stream = self._streams.get(worker)
         if stream is not None:
@@ -492,24 +333,7 @@ class WorkerService:
             lease_ms or self._lease_ms, "lease_ms", low=MIN_LEASE_MS, high=MAX_LEASE_MS
         )
 
-    def _patience(self, wait_ms: int, caller: Caller) -> float:
-        """Seconds that a claim waits: a little less than until the caller's deadline."""
-        seconds = checks.check_int(wait_ms, "wait_ms", high=MAX_WAIT_MS) / 1000
-        left = caller.time_left()
-        return seconds if left is None else min(seconds, left - 0.5)
-
 
 def _call(name: str) -> str:
     """The name of a call. One that the server makes is never repeated."""
     return checks.check_short_name(name, "call", _MAX_CALL) if name else secrets.token_hex(8)
-
-
-def _secret(call: str, tenant: str, caller: Caller) -> str:
-    """A name for the store that only this caller can know, and the same when it repeats the call.
-
-    Tokens of leases contain the name. A worker may count its calls from 1, and no other tenant may
-    guess the tokens.
-    """
-    who = caller.metadata("authorization") or caller.store.principal.subject
-    text = "\0".join((who, tenant, call))
-    return hashlib.blake2b(text.encode(), digest_size=12).hexdigest()
