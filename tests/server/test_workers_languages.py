@@ -125,7 +125,7 @@ def runs(place: Place, id: str) -> bool:
     worker = Worker("default", "w1")
     (service,) = place.host.services
     stream = service._streams.get(worker)  # type: ignore[attr-defined]
-    if stream is None or (QUEUE, id) not in stream._running:
+    if stream is None or (QUEUE, id) not in stream._cancels._running:
         return False
     return not service._pushed.count(worker)  # type: ignore[attr-defined]
 
