@@ -86,7 +86,13 @@ def applied(mutant: Mutant) -> Iterator[None]:
                 after = before.replace(edit.old, edit.new, 1)
                 stack.enter_context(patch.dict(edit.statements, {edit.name: after}))
             else:
-                stack.enter_context(patch.object(edit.owner, edit.function, edited(edit)))
+                before_edit, made = getattr(edit.owner, edit.function), edited(edit)
+                stack.enter_context(patch.object(edit.owner, edit.function, made))
+                # The table that upkeep walks through has the functions themselves.
+                by_clock = tuple(
+                    (name, made if act is before_edit else act) for name, act in upkeep._BY_CLOCK
+                )
+                stack.enter_context(patch.object(upkeep, "_BY_CLOCK", by_clock))
         yield
 
 
