@@ -48,7 +48,7 @@ test-django: .venv-django/5.2/.stamp .venv-django/6.0/.stamp  ## the tests of jo
 	done
 
 test-iceberg: .venv-iceberg/.stamp  ## the tests of the lake's formats on Iceberg, and of Spark Connect, with the newest Spark that Iceberg supports (needs Java and Maven)
-	@JQ_TEST_FORMAT=iceberg .venv-iceberg/bin/python -m pytest tests/pipeline/test_formats.py tests/pipeline/test_erase.py tests/faults/test_connect.py -k "iceberg or connect" -o filterwarnings= $(ARGS)
+	@JQ_TEST_FORMAT=iceberg .venv-iceberg/bin/python -m pytest tests/pipeline/test_formats.py tests/pipeline/test_erase.py tests/faults/test_falsified_elsewhere.py tests/faults/test_connect.py -k "iceberg or connect" -o filterwarnings= $(ARGS)
 
 coverage: $(STAMP)  ## the tests, half as fast, with the share of lines and branches they reach; fails below the floor in pyproject.toml
 	@$(PYTEST) $(PYTEST_ARGS) -m "not faults" --cov --cov-report=term $(ARGS)

@@ -1,49 +1,51 @@
-"""The falsifications of tests/pipeline/test_falsified.py, on Kafka and on Delta tables."""
+"""The falsifications of tests/pipeline/test_falsified.py on Delta, on Iceberg and on Kafka.
+
+`make faults` has a session with Delta and Kafka, `make test-iceberg` one with Iceberg."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Producer
 from pyspark.sql import SparkSession
 
-from jobq.pipeline.session import open_session
-from tests.kafka import Kafka, spark_jars
+from jobq.pipeline.session import Format
+from tests.kafka import Kafka
+from tests.pipeline.conftest import FORMATS
+from tests.pipeline.conftest import spark as spark
 from tests.pipeline.stories import Lines, is_mark
-from tests.pipeline.test_falsified import CASES, check, make_world
+from tests.pipeline.test_falsified import CASES, World, make_world, said
 
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(1800)]
 
 PARTITIONS = 4
 
 
-@pytest.fixture(scope="module")
-def spark() -> Iterator[SparkSession]:
-    """A session with Delta and the Kafka connector in it."""
-    conf = {
-        "spark.jars": spark_jars("spark-delta", "spark-kafka"),
-        "spark.sql.shuffle.partitions": "2",
-        "spark.driver.memory": "1g",
+def wrongly_judged(world: World) -> dict[str, tuple[str, str]]:
+    """The falsifications with another verdict or another reason, and what the audit said."""
+    found = {name: (world.queue(name).verdict, said(world, name)) for name in CASES}
+    return {
+        name: (verdict, text)
+        for name, (verdict, text) in found.items()
+        if verdict != CASES[name].verdict or CASES[name].says not in text
     }
-    session = open_session("falsified", master="local[2]", format="delta", kafka=True, conf=conf)
-    yield session
-    session.stop()
 
 
-def test_on_delta_tables_all_are_judged_rightly(spark: SparkSession, tmp_path: Path) -> None:
-    world = make_world(spark, tmp_path, format="delta")
-    for name in CASES:
-        check(world, name)
+@pytest.mark.parametrize("format", FORMATS[1:])
+def test_on_tables_of_another_format_all_are_judged_rightly(
+    spark: SparkSession, tmp_path: Path, format: Format
+) -> None:
+    assert wrongly_judged(make_world(spark, tmp_path, format=format)) == {}
 
 
+@pytest.mark.skipif("iceberg" in FORMATS, reason="the Spark of Iceberg has no Kafka connector here")
 def test_on_kafka_all_are_judged_rightly(spark: SparkSession, tmp_path: Path) -> None:
+    client = pytest.importorskip("confluent_kafka", reason="needs jobq[kafka]")
     kafka = Kafka(tmp_path / "kafka").start()
 
     def deliver(_: Path, lines: Lines) -> str:
-        producer = Producer({"bootstrap.servers": kafka.address})
+        producer = client.Producer({"bootstrap.servers": kafka.address})
         for line in lines:
             if is_mark(line) and line["partitions"] == 1:  # the relay writes it to all partitions
                 for n in range(PARTITIONS):
@@ -57,8 +59,6 @@ def test_on_kafka_all_are_judged_rightly(spark: SparkSession, tmp_path: Path) ->
         return f"kafka://{kafka.address}/events"
 
     try:
-        world = make_world(spark, tmp_path, deliver=deliver)
-        for name in CASES:
-            check(world, name)
+        assert wrongly_judged(make_world(spark, tmp_path, deliver=deliver)) == {}
     finally:
         kafka.stop()

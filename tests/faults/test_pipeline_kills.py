@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -30,15 +29,18 @@ def drill(tmp_path: Path) -> Iterator[Drill]:
 
 
 def test_every_event_is_in_the_lake_once_after_20_kills(drill: Drill, spark: SparkSession) -> None:
-    rng = random.Random(17)
-    running = {"worker": drill.worker(), "relay": drill.relay(), "pipeline": drill.pipeline()}
     start = {"worker": drill.worker, "relay": drill.relay, "pipeline": drill.pipeline}
+    running = {name: begin() for name, begin in start.items()}
     jobs = 0
     for n in range(KILLS):
+        name = [*start][n % 3]
+        in_lake = drill.taken_in()
         drill.enqueue(jobs, jobs + JOBS_PER_KILL)
         jobs += JOBS_PER_KILL
-        name = ("worker", "relay", "pipeline")[n % 3] if n < 18 else rng.choice(["relay", "worker"])
+        # Kill it while it works: the worker with jobs left, the pipeline between its batches.
         drill.wait_until(lambda wanted=jobs: drill.ended() >= wanted, seconds=300)
+        if name == "pipeline":
+            drill.wait_until(lambda before=in_lake: drill.taken_in() > before, seconds=300)
         drill.kill(running[name])
         if name == "relay":
             drill.send_again()

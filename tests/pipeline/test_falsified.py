@@ -285,15 +285,15 @@ def world(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Worl
 
 @pytest.mark.parametrize("name", CASES)
 def test_a_falsification_is_judged_rightly(world: World, name: str) -> None:
-    check(world, name)
+    case = CASES[name]
+    assert world.queue(name).verdict == case.verdict, said(world, name)
+    assert case.says in said(world, name)
 
 
-def check(world: World, name: str) -> None:
-    """Check the verdict on one falsification, and its reason."""
-    case, queue = CASES[name], world.queue(name)
-    said = "; ".join([*queue.problems, *queue.doubts, *queue.exceptions])
-    assert queue.verdict == case.verdict, said
-    assert case.says in said
+def said(world: World, name: str) -> str:
+    """What the audit says about one falsification."""
+    queue = world.queue(name)
+    return "; ".join([*queue.problems, *queue.doubts, *queue.exceptions])
 
 
 def test_violations_have_counterexamples(world: World) -> None:
