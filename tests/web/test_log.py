@@ -49,6 +49,14 @@ async def test_any_time_is_found_in_a_log_with_few_reads() -> None:
         assert [e.job for e in await tail(store, QUEUE, want=3)] == ["1497", "1498", "1499"]
 
 
+async def test_the_newest_events_are_found_behind_large_batches(store: Store) -> None:
+    for batch in range(20):
+        await store.put([_spec(f"{batch}-{n}") for n in range(100)])
+    for n in range(10):
+        await store.put([_spec(f"last-{n}")])
+    assert [e.job for e in await tail(store, QUEUE)][-1] == "last-9"
+
+
 async def test_the_events_of_a_job_are_found_between_thousands_of_others(
     store: Store, browse: Make
 ) -> None:

@@ -11,7 +11,7 @@ from jobq.core.records import JobRecord, QueueName
 from jobq.stores.base import Store
 from jobq.web.data.view import Shape, View
 
-_ENTRIES = (8, 64, 512)
+_ENTRIES = (1, 8, 64, 512)
 """Entries before the end to start at, in turn. An entry has the events of one store call."""
 _SPANS_MS = (100, 1_000, 10_000, 100_000, 3_600_000, 86_400_000)
 """The same in ms before the last entry, for stores whose positions are times."""
@@ -74,7 +74,10 @@ async def tail(store: Store, queue: QueueName, *, want: int = 200) -> list[Event
     end = (await store.read_events(queue, after=None)).position
     found: list[EventRecord] = []
     for start in _starts(end):
-        found = await _until(store, queue, start, end, want)
+        longer, is_whole = await _until(store, queue, start, end, want)
+        if found and not is_whole:
+            break  # there are too many events since then: the fewer ones are the newest
+        found = longer
         if len(found) >= want or start == "0":
             break
     return found[-want:]
@@ -82,15 +85,16 @@ async def tail(store: Store, queue: QueueName, *, want: int = 200) -> list[Event
 
 async def _until(
     store: Store, queue: QueueName, start: str, end: str, limit: int
-) -> list[EventRecord]:
+) -> tuple[list[EventRecord], bool]:
+    """The events from `start`, and whether they reach the end."""
     found: list[EventRecord] = []
     for _ in range(_PAGES):
         page = await store.read_events(queue, after=start, until=end, limit=limit)
         found += [event for event in page.events if event.kind != "gap"]
         if not page.events or page.position == end:
-            break
+            return found, True
         start = page.position
-    return found
+    return found, False
 
 
 def _starts(end: str) -> Iterator[str]:
