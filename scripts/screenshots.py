@@ -1,6 +1,6 @@
 """Pictures of the dashboard for the docs, from a live store: `python scripts/screenshots.py`.
 
-It needs chromium in the PATH, and takes about a minute. An hour of a shop's work is made with a
+It needs chromium in the PATH, and takes about two minutes. An hour of a shop's work is made with a
 clock that runs fast. After that, real workers go on, so the pictures also show what runs now.
 """
 
@@ -315,7 +315,7 @@ def served(url: str) -> Iterator[tuple[str, dict[str, dict[str, str]]]]:
         async with present(url) as found:
             pages.update(found)
             serving = asyncio.create_task(server.serve(sockets=[listener]))
-            await asyncio.sleep(4)  # so that the last minute has traffic of real workers
+            await asyncio.sleep(70)  # so that the last whole minute is of real workers
             ready.set()
             await serving
 
