@@ -6,10 +6,13 @@ import random
 import re
 from itertools import combinations
 
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from jobq.web.graph_layout import NODE_HEIGHT, NODE_WIDTH, Edge, Layout, lay_out, layers_of
+
+LOADED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+"""Making a graph takes seconds on a loaded machine, and that is no finding."""
 
 
 def overlapping(layout: Layout) -> list[tuple[int, int]]:
@@ -28,6 +31,7 @@ def graphs(draw: st.DrawFn) -> tuple[int, list[Edge]]:
     return count, draw(st.lists(st.tuples(node, node), max_size=60)) if count else []
 
 
+@LOADED
 @given(graphs())
 def test_nodes_never_overlap_and_are_inside_the_drawing(graph: tuple[int, list[Edge]]) -> None:
     count, edges = graph
@@ -40,6 +44,7 @@ def test_nodes_never_overlap_and_are_inside_the_drawing(graph: tuple[int, list[E
         assert 0 <= y <= layout.height - NODE_HEIGHT
 
 
+@LOADED
 @given(graphs())
 def test_a_node_is_right_of_all_nodes_that_it_waits_for(graph: tuple[int, list[Edge]]) -> None:
     count, edges = graph
