@@ -188,7 +188,8 @@ class Database:
                 raise
         self._writer.start(connection)
         self._reader.start(self._connect())
-        self.checkpointer = Checkpointer(self._connect(), self.alone, self._watch)
+        unsynced = None if self._private or self.full else f"{self.path}-wal"
+        self.checkpointer = Checkpointer(self._connect(), self.alone, self._watch, unsynced)
 
     def _connect(self) -> apsw.Connection:
         connection = apsw.Connection(self.path, statementcachesize=STATEMENTS)

@@ -1,9 +1,9 @@
 """`memory://` and `sqlite:///path`: the embedded store.
 
 Durability. `sqlite:///path` (WAL, synchronous=NORMAL): an acknowledged call survives the death of
-any process, also by SIGKILL. A power cut or a kernel crash may undo the last calls, each of them as
-a whole. With `?synchronous=full` calls survive those too, if the disk does what it reports.
-`memory://` exists while a handle of the process is open.
+any process, also by SIGKILL. A power cut or a kernel crash may undo the calls of the last two
+seconds, each of them as a whole. With `?synchronous=full` calls survive those too, if the disk does
+what it reports. `memory://` exists while a handle of the process is open.
 """
 
 from __future__ import annotations
