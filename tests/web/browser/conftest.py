@@ -1,4 +1,8 @@
-"""One Chromium, and a dashboard on a live store with real workers, for all tests of a process."""
+"""One Chromium, and a dashboard on a live store with real workers, for the tests of a file.
+
+Playwright runs an event loop as long as it is open, and tests of other files need their own. So it
+is closed at the end of each file.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +25,7 @@ Opens = Callable[..., Tab]
 """Opens a tab: `tab("/dead", queue="mail")`, with options of a browser context as `how`."""
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
     """Chromium. Its tests are skipped where there is none."""
     playwright = pytest.importorskip("playwright.sync_api", reason="needs playwright")
@@ -34,7 +38,7 @@ def browser() -> Iterator[Any]:
         chromium.close()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def shop(browser: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shop]:
     """A store with jobs in all states, two workers, and its dashboards."""
     folder: Path = tmp_path_factory.mktemp("shop")
