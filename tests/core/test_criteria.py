@@ -50,6 +50,8 @@ def job(**fields: object) -> JobRecord:
         ("a*b*c", ["abc", "a--b\n-c"], ["acb"]),
         ("[x]?*", ["[x]?", "[x]?y"], ["x", "xa"]),
         ("*", ["", "anything"], []),
+        ("ab*ba", ["abba", "ab-ba"], ["aba"]),
+        ("*a*a*", ["aa", "-a-a-"], ["a"]),
     ],
 )
 def test_only_the_star_of_a_pattern_stands_for_other_text(
