@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+import jobq.web
 from jobq.core.records import QueueName
 from jobq.core.states import State
 from jobq.errors import ConfigError
@@ -133,7 +134,7 @@ async def test_a_changed_cookie_is_worth_nothing(memory: Store, browse: Make, to
 
 def test_a_session_ends_with_its_token_or_after_half_a_day() -> None:
     now = 1_000_000.0
-    signer = Signer("secret", clock=lambda: now)
+    signer = Signer("a secret of all of us", clock=lambda: now)
     long = signer.cookie(signer.begin(ADMIN))
     short = signer.cookie(
         signer.begin(Principal(subject="x", tenant="acme", scopes=SCOPES, expires_s=now + 60))
@@ -147,12 +148,18 @@ def test_a_session_ends_with_its_token_or_after_half_a_day() -> None:
 
 
 def test_processes_with_one_secret_accept_each_others_sessions() -> None:
-    cookie = Signer("one secret").cookie(Signer("one secret").begin(ADMIN))
-    found = Signer("one secret").session(cookie)
+    cookie = Signer("one secret of all").cookie(Signer("one secret of all").begin(ADMIN))
+    found = Signer("one secret of all").session(cookie)
     assert found is not None
     assert found.principal == ADMIN
-    assert Signer("another").session(cookie) is None
+    assert Signer("another secret of all").session(cookie) is None
     assert Signer().session(cookie) is None
+
+
+@pytest.mark.parametrize("secret", ["", "s", "fifteen letters"])
+def test_a_secret_that_can_be_guessed_is_refused(secret: str) -> None:
+    with pytest.raises(ConfigError, match="at least 16"):
+        jobq.web.app("memory://", sign_in=lambda request: ADMIN, secret=secret)
 
 
 async def test_a_script_uses_the_api_with_a_bearer_token(

@@ -12,6 +12,7 @@ from collections.abc import Callable
 
 import msgspec
 
+from jobq.errors import ConfigError
 from jobq.server.principal import Principal
 
 SESSION = "jobq_session"
@@ -20,6 +21,8 @@ SESSION_S = 12 * 3600
 """Seconds until a person has to sign in again: a working day."""
 _MAX_COOKIE = 4_096
 """Bytes. Browsers keep no larger cookie."""
+_SHORTEST = 16
+"""Characters of a secret. Whoever guesses it can sign in as anybody."""
 _MAX_ENDED = 10_000
 """Sessions that are remembered as signed out."""
 
@@ -42,6 +45,11 @@ class Signer:
     def __init__(
         self, secret: str | None = None, *, clock: Callable[[], float] = time.time
     ) -> None:
+        if secret is not None and len(secret) < _SHORTEST:
+            raise ConfigError(
+                f"the secret that signs cookies has {len(secret)} characters and needs at least "
+                f"{_SHORTEST}: leave it out, or make one with openssl rand -hex 32"
+            )
         key = os.urandom(32) if secret is None else secret.encode()
         self._key = hashlib.sha256(b"jobq.web:" + key).digest()
         self._clock = clock
