@@ -44,3 +44,22 @@ async def test_a_live_stream_hides_payloads_too(memory: Store, browse: Make) -> 
         reply = await browser.get("/live", **MAIL, id="done")  # it has ended: so does the stream
         assert "event: job" in reply.text
         assert (MARK in reply.text) is not hide
+
+
+async def test_a_hidden_progress_has_no_percentage(memory: Store, browse: Make) -> None:
+    shown = await browse(memory).read("job", **MAIL, id="done")
+    assert shown["percent"] == 75
+    hidden = await browse(memory, hide_payloads=True).read("job", **MAIL, id="done")
+    assert hidden["percent"] is None
+
+
+async def test_a_filter_does_not_find_out_a_hidden_message(memory: Store, browse: Make) -> None:
+    open_to_all, browser = browse(memory), browse(memory, hide_payloads=True)
+    for error in (f"ValueError: {MARK[0]}*", f"*{MARK[:9]}*", f"ValueError: {MARK}"):
+        query = {**MAIL, "state": "failed", "error": error}
+        assert (await open_to_all.read("jobs", **query))["jobs"], error
+        assert not (await browser.read("jobs", **query))["jobs"], error
+        assert (await browser.read("jobs/preview", **query))["matched"] == 0, error
+        assert (await browser.act("jobs.rerun", **query))["changed"] == 0, error
+    for error in ("ValueError", "Value*", "error", "feed1234beef"):
+        assert (await browser.read("jobs", **MAIL, error=error))["jobs"], error

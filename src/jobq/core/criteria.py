@@ -153,14 +153,14 @@ def pattern(text: str) -> Callable[[str], bool]:
     return matches
 
 
+def error_names(failure: Failure) -> tuple[str, ...]:
+    """What a failure is called. It tells nothing of the failure's message."""
+    return failure.type, failure.reason, failure.fingerprint or ""
+
+
 def error_texts(failure: Failure) -> tuple[str, ...]:
     """What a pattern for errors is compared with: one of these has to match."""
-    return (
-        failure.type,
-        failure.reason,
-        failure.fingerprint or "",
-        f"{failure.type}: {failure.message}",
-    )
+    return *error_names(failure), f"{failure.type}: {failure.message}"
 
 
 def _within(at_ms: int | None, after_ms: int | None, before_ms: int | None) -> bool:

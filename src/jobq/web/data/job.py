@@ -124,7 +124,7 @@ async def job(view: View, tenant: str, queue: str, id: str) -> JobShown:
         arguments=shown_call(view, record.payload, record.codec, record.name),
         result=shown_or_none(view, record.result, record.codec),
         progress=shown_or_none(view, record.progress, record.codec),
-        percent=percent(record.progress, record.codec),
+        percent=None if view.hide_payloads else percent(record.progress, record.codec),
         saved=shown_or_none(view, record.saved, record.codec),
         problem=problem(view, record.failure),
         attempts=tuple(

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from msgspec.structs import asdict
+
 from jobq.core.checks import check_id
-from jobq.core.criteria import Criteria
-from jobq.core.records import JobKey, JobRecord, QueueName
+from jobq.core.criteria import Criteria, error_names
+from jobq.core.records import Failure, JobKey, JobRecord, QueueName
 from jobq.core.states import State
 from jobq.server.listing import listed, wanted
 from jobq.web.data.queues import all_counts
@@ -32,7 +34,8 @@ class JobQuery(Shape, frozen=True, kw_only=True):
     id: str | None = None
     """An exact id. The other filters do not apply then."""
     error: str | None = None
-    """Type, reason, fingerprint or `type: message` of the failure. `*` stands for any text."""
+    """Type, reason, fingerprint or `type: message` of the failure. `*` stands for any text. If
+    payloads are hidden, messages are not compared."""
     created_after_ms: int | None = None
     created_before_ms: int | None = None
     ended_after_ms: int | None = None
@@ -107,7 +110,7 @@ async def jobs(
     page = await listed(
         view.store,
         queue,
-        criteria_of(query),
+        criteria_of(view, query),
         limit=max(1, min(limit, MAX_PAGE)),
         cursor=cursor or "",
         oldest_first=query.oldest_first,
@@ -122,7 +125,7 @@ async def jobs(
 
 async def preview(view: View, query: JobQuery) -> BulkPreview:
     """How many jobs match. By state alone the number is exact; otherwise it looks at 2,000."""
-    criteria = criteria_of(query)
+    criteria = criteria_of(view, query)
     queue = QueueName(query.tenant, query.queue)
     if criteria.by_state_only:
         counts = await view.store.count(queue)
@@ -141,16 +144,25 @@ async def preview(view: View, query: JobQuery) -> BulkPreview:
     )
 
 
-def criteria_of(query: JobQuery) -> Criteria:
+class _WithoutMessages(Criteria, frozen=True, kw_only=True, dict=True):
+    """Criteria that compare no message of an error. Patterns could find out hidden ones letter by
+    letter."""
+
+    def _failure(self, failure: Failure | None) -> bool:
+        return failure is not None and any(map(self._error, error_names(failure)))
+
+
+def criteria_of(view: View, query: JobQuery) -> Criteria:
     """The criteria of a query. InvalidJob names a filter that is wrong."""
     times = {name: getattr(query, f"{name}_ms") for name in _TIMES}
-    return wanted(
+    found = wanted(
         [state for state in (query.state or "").replace(" ", "").split(",") if state],
         {name: ms for name, ms in times.items() if ms is not None},
         name=query.name or "",
         error=query.error or "",
         key=query.key or None,
     )
+    return _WithoutMessages(**asdict(found)) if view.hide_payloads and found.error else found
 
 
 def job_row(view: View, record: JobRecord) -> JobRow:

@@ -199,7 +199,7 @@ async def _bulk(
     did: str,
 ) -> BulkDone:
     query = JobQuery(**{name: getattr(body, name) for name in _QUERY})
-    wanted = criteria_of(query)
+    wanted = criteria_of(view, query)
     _check_states(kind, wanted.states)
     began_ms = view.now_ms() if body.began_ms is None else body.began_ms
     if kind == "rerun" and len(wanted.states) > 1:
