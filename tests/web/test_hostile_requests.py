@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 
 from jobq.core.records import Claim, Fail, Failure, JobSpec, QueueName
 from jobq.stores.base import Store
+from jobq.web.tokens import TokenFile
 from tests.web.conftest import Make
 
 MAIL = {"tenant": "acme", "queue": "mail"}
@@ -25,3 +27,43 @@ async def test_a_pattern_with_many_stars_does_not_stop_the_dashboard(
     found = await browse(memory).read("jobs", tenant="acme", queue="slow", error="*a*a*a*b")
     assert found["jobs"] == []
     assert time.monotonic() - began < 1.0, "a regular expression takes 1.5 s, and 40 s with a star"
+
+
+async def test_an_address_that_is_none_is_refused(memory: Store, browse: Make) -> None:
+    browser = browse(memory)
+    for host in ("[", "[::1"):
+        reply = await browser.http.get("/", headers={"Host": host})
+        assert reply.status_code == 403, host
+        assert "Content-Security-Policy" in reply.headers
+    for path in ("/sign-in", "/sign-out", "/api/v1/queue/pause"):
+        reply = await browser.http.post(path, json=MAIL, headers={"Origin": "http://["})
+        assert reply.status_code == 403, path
+
+
+async def test_a_place_to_go_back_to_that_is_none_leads_to_the_first_page(
+    memory: Store, browse: Make, tmp_path: Path
+) -> None:
+    tokens = tmp_path / "tokens"
+    tokens.write_text("0123456789abcdef ann admin\n")
+    browser = browse(memory, sign_in=TokenFile(tokens))
+    for target in ("//[", "http://[", "/\t/evil.example", "/\n/evil.example"):
+        fields = {"token": "0123456789abcdef", "next": target}
+        reply = await browser.http.post("/sign-in", data=fields)
+        assert (reply.status_code, reply.headers["location"]) == (303, "/"), target
+
+
+async def test_a_csrf_token_that_is_no_text_is_wrong(memory: Store, browse: Make) -> None:
+    browser = browse(memory)
+    await browser.csrf_token()
+    for token in (1, 1.5, True, ["x"], {"x": "y"}):
+        body = {**MAIL, "csrf_token": token}
+        for path in ("/api/v1/queue/pause", "/sign-out"):
+            assert (await browser.http.post(path, json=body)).status_code == 403, token
+
+
+async def test_a_form_with_too_many_fields_is_refused(memory: Store, browse: Make) -> None:
+    fields = {f"f{number}": "1" for number in range(101)}
+    for path in ("/sign-in", "/sign-out", "/api/v1/queue/pause"):
+        reply = await browse(memory).http.post(path, data=fields)
+        assert reply.status_code == 400, path
+        assert "more than 100 fields" in reply.text

@@ -28,6 +28,8 @@ PREFIX = "/api/v1"
 _MAX_BODY = 4 * 2**20
 """Bytes of a request. New arguments of a job have 1 MB at most, and a form encodes each byte as up
 to three."""
+_MAX_FIELDS = 100
+"""Fields of a form. The longest one of the dashboard has about ten."""
 _NOT_FIELDS = frozenset({"csrf_token", "next", "part"})
 """Names in a form or a query that are not part of the request itself."""
 
@@ -102,7 +104,10 @@ def back(request: Request, fields: Mapping[str, Any]) -> str:
     """The page that a form was on: a path of this site, never another site."""
     path = str(fields.get("next") or "")
     root = request.scope.get("root_path", "").rstrip("/") + "/"
-    parts = urlsplit(path)
+    try:
+        parts = urlsplit(path)
+    except ValueError:  # such as `//[`
+        return root
     own = path.startswith(root) and not path.startswith("//") and "\\" not in path
     return path if own and not parts.scheme and not parts.netloc else root
 
@@ -128,7 +133,10 @@ async def body_of(request: Request) -> tuple[dict[str, Any], bool]:
         return found, False
     if kind in ("application/x-www-form-urlencoded", ""):
         text = data.decode("utf-8", "replace")
-        return dict(parse_qsl(text, max_num_fields=100)), True
+        try:
+            return dict(parse_qsl(text, max_num_fields=_MAX_FIELDS)), True
+        except ValueError:
+            raise InvalidJob(f"the form has more than {_MAX_FIELDS} fields") from None
     raise InvalidJob(f"the request is {kind}: send application/json")
 
 

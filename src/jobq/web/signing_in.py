@@ -18,11 +18,12 @@ import inspect
 import ipaddress
 import time
 from collections.abc import Awaitable, Callable
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 import msgspec
 from starlette.requests import Request
 
+from jobq.core.checks import shown
 from jobq.errors import AccessDenied, ConfigError, Unauthenticated
 from jobq.server.principal import SCOPES, Principal
 from jobq.web.sessions import CSRF, SESSION, Session, Signer, new_csrf_cookie
@@ -139,14 +140,15 @@ class Gate:
         cookie = request.cookies.get(CSRF) or new_csrf_cookie()
         return cookie, self.signer.csrf_token(cookie, principal)
 
-    def check_csrf(self, request: Request, admission: Admission, given: str | None) -> None:
+    def check_csrf(self, request: Request, admission: Admission, given: object) -> None:
         """AccessDenied if a request that changes something may come from another site."""
         check_origin(request)
         if admission.bearer:
             return
         cookie = request.cookies.get(CSRF)
         expected = self.signer.csrf_token(cookie, admission.principal) if cookie else ""
-        if not given or not cookie or not hmac.compare_digest(given.encode(), expected.encode()):
+        text = given if isinstance(given, str) else ""  # a field of JSON may be anything
+        if not text or not cookie or not hmac.compare_digest(text.encode(), expected.encode()):
             raise AccessDenied(
                 "the CSRF token is missing or out of date: load the page again, and send the "
                 "request once more"
@@ -159,7 +161,7 @@ def check_origin(request: Request) -> None:
     if site not in (None, "same-origin", "none"):
         raise AccessDenied("the request comes from a page of another site")
     origin = request.headers.get("origin")
-    if origin is not None and urlsplit(origin).netloc != request.headers.get("host", ""):
+    if origin is not None and _split(origin).netloc != request.headers.get("host", ""):
         raise AccessDenied("the request comes from a page of another site")
 
 
@@ -170,7 +172,7 @@ def check_local(request: Request) -> None:
     chose. So the name in `Host` is checked too.
     """
     client = request.client.host if request.client else ""
-    host = urlsplit(f"//{request.headers.get('host', '')}").hostname or ""
+    host = _split(f"//{request.headers.get('host', '')}").hostname or ""
     forwarded = any(
         name in request.headers for name in ("forwarded", "x-forwarded-for", "x-forwarded-host")
     )
@@ -179,6 +181,14 @@ def check_local(request: Request) -> None:
             "without sign-in, this dashboard is only for browsers on its own machine: give sign_in "
             "(jobq.web.app) or --tokens-file (jq-ctl web)"
         )
+
+
+def _split(address: str) -> SplitResult:
+    """The parts of an address. AccessDenied if it is none, such as `http://[`."""
+    try:
+        return urlsplit(address)
+    except ValueError:
+        raise AccessDenied(f"{shown(address)} is not an address") from None
 
 
 def is_loopback(host: str) -> bool:
