@@ -8,10 +8,14 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
+import pytest
+from msgspec.structs import replace
+
 from jobq.core.records import Claim, Complete, JobKey, JobSpec, QueueName
 from jobq.server.principal import SCOPES, Principal
 from jobq.stores.base import Store
 from jobq.web.feeds import Hub, Message, Tab
+from jobq.web.live import _stream
 from jobq.web.site import Dashboard
 from tests.waiting import until
 from tests.web.conftest import Make
@@ -168,6 +172,38 @@ async def test_a_stream_ends_when_its_reader_is_signed_out(memory: Store, monkey
         assert not stream.over
         who.clear()
         await until(lambda: stream.over, "the end of the stream")
+
+
+@pytest.mark.parametrize(
+    "change", [{"tenant": "other"}, {"scopes": frozenset({"produce"})}], ids=["tenant", "scopes"]
+)
+async def test_a_stream_ends_when_the_rights_of_its_reader_change(
+    memory: Store, monkeypatch: Any, change: dict[str, Any]
+) -> None:
+    monkeypatch.setattr("jobq.web.live.HEARTBEAT_S", 0.01)
+    who = [Principal(subject="ann", tenant="acme", scopes=frozenset({"read"}))]
+    dashboard = _dashboard(memory, sign_in=lambda request: who[0])
+    async with streaming(dashboard, "tenant=acme&queue=mail") as stream:
+        await until(lambda: ": still here" in stream.text, "a heartbeat")
+        assert not stream.over
+        who[0] = replace(who[0], **change)
+        await until(lambda: stream.over, "the end of the stream")
+
+
+async def test_tabs_that_come_at_once_are_counted_too(memory: Store, monkeypatch: Any) -> None:
+    monkeypatch.setattr("jobq.web.live.MAX_TABS", 1)
+    dashboard = _dashboard(memory)
+    await dashboard.open()
+    request: Any = None  # it is looked at later only
+    one, two = (_stream(request, dashboard._hub, [QUEUE]) for _ in range(2))
+    assert b"retry" in await anext(one)
+    assert b"retry" in await anext(two)
+    assert b"event: queue" in await anext(one)
+    with pytest.raises(StopAsyncIteration):
+        await anext(two)
+    assert dashboard._hub.tabs == 1
+    await one.aclose()  # type: ignore[attr-defined]
+    await dashboard.aclose()
 
 
 async def test_closing_the_dashboard_ends_its_streams(memory: Store) -> None:

@@ -71,6 +71,8 @@ async def _names(request: Request, view: View) -> Sequence[Watched]:
 
 async def _stream(request: Request, hub: Hub, names: Sequence[Watched]) -> AsyncIterator[bytes]:
     yield b"retry: 3000\n\n"
+    if hub.tabs >= MAX_TABS:
+        return  # many came at once: all were let in before the first of them was counted
     checked = time.monotonic()
     async with hub.watching(names) as tab:
         while not tab.closed:
@@ -88,13 +90,17 @@ async def _stream(request: Request, hub: Hub, names: Sequence[Watched]) -> Async
 
 
 async def _still_admitted(request: Request) -> bool:
-    """Whether the reader is still signed in: a stream must not outlive a session or a token."""
+    """Whether the reader may still see it: a stream must not outlive a session, a token, or what
+    they allowed."""
     try:
         now = await request.state.gate.admit(request)
     except JobqError:
         return False
-    expires_s = request.state.admission.principal.expires_s
-    return now is not None and (expires_s is None or time.time() < expires_s)
+    before = request.state.admission.principal
+    if now is None or (before.expires_s is not None and time.time() >= before.expires_s):
+        return False
+    # With other rights, the browser connects again and gets what they allow.
+    return bool(now.principal.tenant == before.tenant and now.principal.scopes == before.scopes)
 
 
 def _bytes(message: Message) -> bytes:
