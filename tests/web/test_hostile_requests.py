@@ -67,3 +67,15 @@ async def test_a_form_with_too_many_fields_is_refused(memory: Store, browse: Mak
         reply = await browse(memory).http.post(path, data=fields)
         assert reply.status_code == 400, path
         assert "more than 100 fields" in reply.text
+
+
+async def test_json_that_is_nested_too_deeply_is_refused(memory: Store, browse: Make) -> None:
+    browser = browse(memory)
+    deep, job = "[" * 5_000 + "]" * 5_000, {**MAIL, "id": "later"}
+    assert (await browser.post("job/update", **job, arguments=deep)).status_code == 400
+    assert (await browser.post("job/signal", **job, name="go", value=deep)).status_code == 400
+    headers = {"Content-Type": "application/json"}
+    for path in ("/sign-in", "/sign-out", "/api/v1/queue/pause"):
+        body = f'{{"next": {deep}}}'
+        reply = await browser.http.post(path, content=body, headers=headers)
+        assert reply.status_code == 400, path

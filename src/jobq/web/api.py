@@ -126,7 +126,7 @@ async def body_of(request: Request) -> tuple[dict[str, Any], bool]:
     if kind == "application/json":
         try:
             found = msgspec.json.decode(bytes(data) or b"{}")
-        except (msgspec.MsgspecError, ValueError) as e:
+        except (msgspec.MsgspecError, ValueError, RecursionError) as e:
             raise InvalidJob(f"the request is not valid JSON: {e}") from None
         if not isinstance(found, dict):
             raise InvalidJob("the request must be a JSON object")

@@ -128,7 +128,7 @@ def _call(value: Any) -> tuple[list[Any], dict[str, Any]]:
 def _json(text: str, name: str) -> Any:
     try:
         return msgspec.json.decode(text)
-    except (msgspec.MsgspecError, ValueError) as e:
+    except (msgspec.MsgspecError, ValueError, RecursionError) as e:
         raise InvalidJob(f"{name} is not valid JSON: {e}") from None
 
 
