@@ -7,8 +7,13 @@ from pathlib import Path
 
 from jobq.core.records import Claim, Fail, Failure, JobSpec, QueueName
 from jobq.stores.base import Store
+from jobq.web.data.actions import ACTIONS
+from jobq.web.data.reads import READS
+from jobq.web.pages import PAGES
 from jobq.web.tokens import TokenFile
 from tests.web.conftest import Make
+from tests.web.kit import fill
+from tests.web.test_roles import BODIES, QUERIES
 
 MAIL = {"tenant": "acme", "queue": "mail"}
 
@@ -79,3 +84,21 @@ async def test_json_that_is_nested_too_deeply_is_refused(memory: Store, browse: 
         body = f'{{"next": {deep}}}'
         reply = await browser.http.post(path, content=body, headers=headers)
         assert reply.status_code == 400, path
+
+
+async def test_the_character_0_reaches_no_store(store: Store, browse: Make) -> None:
+    await fill(store)
+    browser = browse(store)
+    paths = [f"/api/v1{read.path}" for read in READS] + [page.path for page in PAGES]
+    for path in (*paths, "/live", "/payload"):
+        query = {**QUERIES.get(path.removeprefix("/api/v1"), {}), "tenant": "a\0b", "q": "a\0b"}
+        reply = await browser.get(path, **query)
+        assert reply.status_code == 400, path
+        assert "character 0" in reply.text
+    token = {"X-CSRF-Token": await browser.csrf_token()}
+    for name, action in ACTIONS.items():
+        for field, value in BODIES[name].items():
+            if isinstance(value, str):
+                body = {**BODIES[name], field: "a\0b"}
+                reply = await browser.http.post(f"/api/v1{action.path}", json=body, headers=token)
+                assert reply.status_code == 400, (name, field, reply.text)

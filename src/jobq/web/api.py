@@ -156,6 +156,9 @@ def converted(fields: Mapping[str, Any], type: type[_Asked], *, strict: bool = F
     }
     if unknown := [name for name in given if name not in known]:
         raise InvalidJob(f"unknown field {unknown[0]!r}: there are {', '.join(known) or 'none'}")
+    for name, value in given.items():
+        if isinstance(value, str) and "\0" in value:
+            raise InvalidJob(f"{name} contains the character 0")
     try:
         return msgspec.convert(given, type, strict=strict)
     except msgspec.ValidationError as e:

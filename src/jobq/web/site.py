@@ -175,6 +175,9 @@ class Dashboard:
             return self._not_signed_in(request, path)
         await self.open()
         self._let_in(request, admission)
+        if b"%00" in scope["query_string"]:
+            # No name contains it, and PostgreSQL has no text with it.
+            raise InvalidJob("the address contains the character 0")
         return None
 
     def _let_in(self, request: Request, admission: Admission) -> None:
