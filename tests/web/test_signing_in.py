@@ -104,6 +104,22 @@ async def test_a_removed_token_ends_its_session(memory: Store, browse: Make, tok
     assert (await browser.get("/api/v1/overview")).status_code == 401
 
 
+async def test_a_session_of_other_tokens_with_the_same_secret_is_worth_nothing(
+    memory: Store, browse: Make, tokens: Path
+) -> None:
+    secret = "one secret of all"
+    rules = TokenRules(issuer=ISSUER, audience=AUDIENCE)
+    by_key = Tokens(KeySet([secret_key(SECRET, frozenset())]), rules)
+    signer = Signer(secret)
+    for sign_in, session in (
+        (TokenFile(tokens), signer.begin(ADMIN)),
+        (by_key, signer.begin(ADMIN, "0" * 64)),
+    ):
+        browser = browse(memory, sign_in=sign_in, secret=secret)
+        browser.http.cookies.set(SESSION, signer.cookie(session))
+        assert (await browser.get("/api/v1/session")).status_code == 401
+
+
 async def test_signing_out_ends_the_session_also_for_a_copy_of_its_cookie(
     memory: Store, browse: Make, tokens: Path
 ) -> None:
