@@ -5,7 +5,10 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-from jobq.core.records import Claim, Fail, Failure, JobSpec, QueueName
+import pytest
+
+from jobq.core.records import Claim, Fail, Failure, JobSpec, LeaseRef, Note, QueueName
+from jobq.core.steps import StepRecord, pack
 from jobq.stores.base import Store
 from jobq.web.data.actions import ACTIONS
 from jobq.web.data.reads import READS
@@ -102,3 +105,28 @@ async def test_the_character_0_reaches_no_store(store: Store, browse: Make) -> N
                 body = {**BODIES[name], field: "a\0b"}
                 reply = await browser.http.post(f"/api/v1{action.path}", json=body, headers=token)
                 assert reply.status_code == 400, (name, field, reply.text)
+
+
+@pytest.mark.parametrize(
+    "progress",
+    [
+        b"1" + b"0" * 400,
+        b"-1" + b"0" * 400,
+        b'{"done": 1%b, "total": 1}' % (b"0" * 400),
+        b'{"done": 1, "total": 1%b}' % (b"0" * 400),
+        b'{"percent": 1e308}',
+    ],
+)
+async def test_a_page_of_a_job_shows_any_progress(
+    memory: Store, browse: Make, progress: bytes
+) -> None:
+    queue = QueueName("acme", "large")
+    await memory.put([JobSpec(queue=queue, id="x", name="send", payload=b"[[],{}]")])
+    claim = Claim(queues=(queue,), limit=1, lease_ms=60_000)
+    (lease,) = (await memory.settle([], worker="v", call="1", then=claim)).leases
+    step = pack(StepRecord(n=0, result=b"1", attempt=1, at_ms=10**17))
+    lease_ref = LeaseRef(queue, "x", lease.token)
+    await memory.note([Note(lease=lease_ref, progress=progress, steps=(("far", step),))])
+    job = {"tenant": "acme", "queue": "large", "id": "x"}
+    assert (await browse(memory).read("job", **job))["percent"] is None
+    assert (await browse(memory).get("/job", **job)).status_code == 200

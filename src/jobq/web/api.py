@@ -103,7 +103,7 @@ def _actor(action: Action) -> Any:
 def back(request: Request, fields: Mapping[str, Any]) -> str:
     """The page that a form was on: a path of this site, never another site."""
     path = str(fields.get("next") or "")
-    root = request.scope.get("root_path", "").rstrip("/") + "/"
+    root = str(request.scope.get("root_path", "")).rstrip("/") + "/"
     try:
         parts = urlsplit(path)
     except ValueError:  # such as `//[`

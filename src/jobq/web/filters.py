@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 
 from jobq.core import durations, printable
+from jobq.core.checks import MAX_EPOCH_MS
 from jobq.web.data.jobs import JobRow
 from jobq.web.data.queues import Minute, QueueRow, Spread
 from jobq.web.data.workers import WorkerRow
@@ -55,21 +56,26 @@ def ago(at_ms: int | None, now_ms: int) -> str:
     return f"{text} ago" if at_ms <= now_ms else f"in {text}"
 
 
+def _utc(at_ms: int) -> datetime:
+    """A time. Workers send some of them, so one beyond what a calendar has is cut."""
+    return datetime.fromtimestamp(max(0, min(at_ms, MAX_EPOCH_MS)) / 1000, UTC)
+
+
 def iso(at_ms: int) -> str:
     """A time in ISO 8601, in UTC, with milliseconds: for the attribute `datetime`."""
-    return datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(timespec="milliseconds")
+    return _utc(at_ms).isoformat(timespec="milliseconds")
 
 
 def clock(at_ms: int) -> str:
     """The time of day in UTC, with milliseconds."""
-    return datetime.fromtimestamp(at_ms / 1000, UTC).strftime("%H:%M:%S.%f")[:-3]
+    return _utc(at_ms).strftime("%H:%M:%S.%f")[:-3]
 
 
 def field_time(at_ms: int | None) -> str:
     """A time as the value of a field of type datetime-local, in UTC."""
     if at_ms is None:
         return ""
-    return datetime.fromtimestamp(at_ms / 1000, UTC).strftime("%Y-%m-%dT%H:%M")
+    return _utc(at_ms).strftime("%Y-%m-%dT%H:%M")
 
 
 def size(count: int) -> str:

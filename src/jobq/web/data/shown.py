@@ -21,6 +21,9 @@ shown as it is stored, because decoding megabytes would block other requests."""
 MAX_DOWNLOAD = 16 * 2**20
 """Bytes of a value that can be downloaded. jq-server's own limit for a message is the same."""
 
+_TOO_LARGE = 1e30
+"""No progress counts so far. Python cannot divide integers of some hundred digits."""
+
 
 class Shown(Shape, frozen=True, kw_only=True):
     """A stored value, cut on the server."""
@@ -151,7 +154,8 @@ def percent(data: bytes | None, codec: str) -> float | None:
 
 
 def _is_number(value: object) -> TypeGuard[float]:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and value == value
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    return is_number and abs(value) < _TOO_LARGE  # type: ignore[arg-type]
 
 
 def _within(value: float) -> float:
