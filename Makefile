@@ -15,9 +15,10 @@ PG_PEERS := procrastinate pgqueuer saq-postgres dbos oban
 PEERS := $(filter-out $(PG_PEERS:%=.venv-bench/%/.stamp),$(patsubst bench/peers/requirements/%.txt,.venv-bench/%/.stamp,$(wildcard bench/peers/requirements/*.txt)))
 NODE  := bench/peers/node/node_modules/.stamp
 
-# Two workers: CI has two cores. loadfile keeps a file's servers and Spark sessions in one worker.
+# Three workers on CI's two cores, because many tests wait for servers and processes. loadfile keeps a
+# file's servers and Spark sessions in one worker.
 PYTEST      := $(BIN)/python -m pytest
-PYTEST_ARGS ?= -n 2 --dist loadfile
+PYTEST_ARGS ?= -n 3 --dist loadfile
 
 # Shows progress while a command runs, and keeps its log if it fails.
 STEP := $(BIN)/python scripts/step.py
