@@ -32,9 +32,9 @@ async def test_a_pattern_with_many_stars_does_not_stop_the_dashboard(
     failed = Fail(queue=queue, id="x", token=lease.token, failure=failure)
     await memory.settle([failed], worker="v", call="2")
     began = time.monotonic()
-    found = await browse(memory).read("jobs", tenant="acme", queue="slow", error="*a*a*a*b")
+    found = await browse(memory).read("jobs", tenant="acme", queue="slow", error="*a*a*a*a*b")
     assert found["jobs"] == []
-    assert time.monotonic() - began < 1.0, "a regular expression takes 1.5 s, and 40 s with a star"
+    assert time.monotonic() - began < 5.0, "a regular expression takes more than 20 s"
 
 
 async def test_an_address_that_is_none_is_refused(memory: Store, browse: Make) -> None:
