@@ -39,6 +39,7 @@ NEEDS_AN_EXTRA = {
         "jwt",
         "prometheus_client",
     },
+    "jobq.server.hints": {"hiredis"},
     "jobq.stores.conformance": {"pytest", "hypothesis"},
     "jobq.stores.remote": {"grpc", "google"},
     "jobq.stores.valkey": {"hiredis"},

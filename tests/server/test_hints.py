@@ -117,7 +117,7 @@ async def test_without_valkey_jobs_still_start_and_the_server_warns(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     monkeypatch.setattr(mailbox, "LOOK_S", 0.5)
-    caplog.set_level(logging.INFO)
+    caplog.set_level(logging.INFO, logger="jobq.server")
     with_metrics: list[ServerMetrics] = []
     attach = ServerMetrics.attach
 

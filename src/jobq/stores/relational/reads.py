@@ -82,6 +82,7 @@ class _Section(NamedTuple):
     start: tuple[Any, ...]
     more: tuple[int, ...] = ()  # parameters that say which part of the index it is
     directions: tuple[int, ...] = (-1, -1)  # 1 if the values of `order` go up, -1 if they go down
+    skip: str = ""  # the statement that finds a job further on; "": there is none
 
     def is_after(self, values: tuple[Any, ...], place: tuple[Any, ...]) -> bool:
         """Whether the listing shows a job with these values of its index after a place."""
@@ -107,12 +108,18 @@ def _sections(state: int, oldest_first: bool) -> list[_Section]:
                 _Section("page_waiting_keyed_oldest", keyed, _FIRST_KEY),
             ]
         return [
-            _Section("page_waiting", plain, (-1, 2**62), directions=(1, -1)),
-            _Section("page_waiting_keyed", keyed, _LAST_KEY, directions=(-1, 1, -1)),
+            _Section("page_waiting", plain, (-1, 2**62), directions=(1, -1), skip="skip_waiting"),
+            _Section(
+                "page_waiting_keyed",
+                keyed,
+                _LAST_KEY,
+                directions=(-1, 1, -1),
+                skip="skip_waiting_keyed",
+            ),
         ]
     statement, start = ("page_timed_oldest", _FIRST) if oldest_first else ("page_timed", _LAST)
     return [
-        _Section(statement, attrgetter("at_ms", "pk"), start, (state, keep))
+        _Section(statement, attrgetter("at_ms", "pk"), start, (state, keep), skip="skip_timed")
         for keep in ((0, 1) if state in ENDED else (0,))
     ]
 
@@ -161,7 +168,7 @@ def skip(tx: Tx, filter: Filter, cursor: str | None, count: int) -> str | None:
     first, after = (0, sections[0].start) if cursor is None else _parsed(cursor, sections)
     for n, section in enumerate(sections[first:], first):
         place = after if n == first else section.start
-        statement = tx.sql.reads[section.statement.replace("page_", "skip_")]
+        statement = tx.sql.reads[section.skip]
         row = tx.execute(
             statement, (queue.qid, min(max(count, 1), _SKIP) - 1, *place, *section.more)
         ).fetchone()
