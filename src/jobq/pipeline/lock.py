@@ -69,6 +69,9 @@ class Lock:
         self.files, self.path, self.command = files, path, command
         self.owner = uuid.uuid4().hex
         self._ended = threading.Event()
+        # A file that is being written may look empty, so the thread that renews the claim and the
+        # one that checks it take turns.
+        self._turn = threading.RLock()
         self._renewing: threading.Thread | None = None
 
     def acquire(self) -> None:
@@ -83,7 +86,8 @@ class Lock:
 
     def check(self) -> None:
         """Raise LakeInUse if this writer has lost the lake."""
-        found = self._read()
+        with self._turn:
+            found = self._read()
         if found is None or found.owner != self.owner:
             raise LakeInUse(
                 _in_use(found)
@@ -102,7 +106,8 @@ class Lock:
 
     def _renew(self) -> None:
         while not self._ended.wait(RENEW_S):
-            with suppress(Exception):  # a file system that fails now may work at the next renewal
+            # A file system that fails now may work at the next renewal.
+            with suppress(Exception), self._turn:
                 self.check()
                 self._write()
 
