@@ -5,14 +5,18 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any, cast
 
 import msgspec
 import pytest
 
+from jobq.pipeline import lock
 from jobq.pipeline.jobs.run import PipelineRun
 from jobq.pipeline.lake import Lake
-from jobq.pipeline.lock import EXPIRES_S, Claim, LakeInUse
+from jobq.pipeline.lock import EXPIRES_S, Claim, LakeInUse, Lock
 from jobq.pipeline.slo import DEFAULTS
 from jobq.pipeline.sources import open_source
 from tests.pipeline.conftest import History
@@ -92,3 +96,40 @@ def test_a_run_locks_the_lake_and_removes_unfinished_files_of_others(
     assert run.brought.events == 3
     assert not left.parent.exists()
     assert not claim(lake).exists()
+
+
+class SlowFiles:
+    """A file system on which a file is empty while it is being written."""
+
+    def __init__(self) -> None:
+        self.text = ""
+        self.empty = threading.Event()
+        self.goes_on = threading.Event()
+        self.goes_on.set()
+
+    def read(self, path: str) -> str:
+        return self.text
+
+    def write(self, path: str, text: str) -> None:
+        self.text = ""
+        self.empty.set()
+        self.goes_on.wait(10)
+        self.text = text
+
+    def delete(self, path: str) -> None:
+        self.text = ""
+
+
+def test_a_writer_keeps_the_lake_while_its_claim_is_being_renewed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(lock, "RENEW_S", 0.01)
+    files = SlowFiles()
+    with Lock(cast(Any, files), "writer.json", "run") as held, ThreadPoolExecutor(1) as other:
+        files.goes_on.clear()
+        files.empty.clear()
+        assert files.empty.wait(10), "the claim is renewed"
+        checked = other.submit(held.check)
+        assert not checked.done() or checked.exception() is None
+        files.goes_on.set()
+        checked.result(timeout=10)

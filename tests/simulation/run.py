@@ -361,7 +361,7 @@ class _Stage:
 
 
 def close_databases(url: str) -> None:
-    """Close the store's database, whoever still uses it."""
+    """Close the store's database, even if handles are still open."""
     from jobq.stores.sqlite import database
 
     name = url if url.startswith("memory:") else next(iter(database._shared), "")

@@ -23,7 +23,7 @@ async def web_port(
 ) -> AsyncIterator[int]:
     """Serve the dashboard and these routes while the context is open. Yields the port.
 
-    The dashboard uses the guarded store of whoever has signed in, with the same tokens, tenants and
+    The dashboard uses the guarded store of the signed-in person, with the same tokens, tenants and
     quotas as gRPC. A server that checks no tokens serves its dashboard to this machine only.
     """
     context = host.context

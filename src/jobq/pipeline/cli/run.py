@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import signal
 import sys
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,6 +17,7 @@ from jobq.pipeline.cli.group import lake_option, open_lake, say, slo_option, spa
 from jobq.pipeline.session import FORMATS, Format, require
 
 if TYPE_CHECKING:
+    from jobq.pipeline.jobs.run import PipelineRun
     from jobq.pipeline.metrics import RunMetrics
 
 
@@ -144,8 +145,7 @@ def run(
             report=say,
             metrics=metrics,
         )
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, lambda *_: job.stop())
+        stack.enter_context(_signals_stop(job))
         job.start(opened_lake.spark, once=once)
         started.append(job)
         job.wait()
@@ -159,6 +159,18 @@ def run(
         click.echo(f"report: {page}")
     opened_lake.spark.stop()
     sys.exit(code)
+
+
+@contextmanager
+def _signals_stop(job: PipelineRun) -> Iterator[None]:
+    """SIGTERM and SIGINT stop the run after its batch. The old handlers are restored afterwards."""
+    numbers = (signal.SIGTERM, signal.SIGINT)
+    before = [signal.signal(number, lambda *_: job.stop()) for number in numbers]
+    try:
+        yield
+    finally:
+        for number, handler in zip(numbers, before, strict=True):
+            signal.signal(number, handler)
 
 
 def _probes(port: int, host: str, alive: Callable[[], bool]) -> tuple[RunMetrics, Probes]:

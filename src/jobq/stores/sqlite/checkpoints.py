@@ -32,8 +32,8 @@ WATCH_S = 1.0
 """Seconds between two checks of an idle process that its file is still there."""
 
 SYNC_S = 1.0
-"""Seconds from one sync of the log to the next, while there are commits. A sync takes 0.1 ms to
-some 10 ms, and commits go on meanwhile."""
+"""Seconds from one sync of the log to the next, while there are commits. Commits do not wait for
+it."""
 
 
 class Checkpointer:

@@ -81,8 +81,18 @@ export function said(reply, otherwise) {
   }
 }
 
+// An action was sent that leads to another page, e.g. because it removes what this one shows.
+let leaving = false;
+
+document.body.addEventListener("htmx:beforeRequest", (event) => {
+  const { elt, requestConfig } = event.detail;
+  if (leaving && requestConfig.verb === "get") event.preventDefault(); // it might be gone by now
+  if (elt.dataset.goto) leaving = true;
+});
+
 document.body.addEventListener("htmx:afterRequest", (event) => {
   const { elt, xhr, successful, requestConfig } = event.detail;
+  if (elt.dataset.goto && !successful) leaving = false;
   if (xhr.status === 401) location.reload(); // the session has ended: the server asks to sign in
   if (!requestConfig || (requestConfig.verb === "get" && (successful || !elt.dataset.opens))) return;
   if (!successful) {

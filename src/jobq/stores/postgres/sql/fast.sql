@@ -121,7 +121,7 @@ fits AS MATERIALIZED (
     SELECT 1 / (
         -- Always true: it makes the executor pick first. A row that another exchange claims between
         -- this statement's snapshot and its pick is locked here for nothing, and its completion
-        -- waits for this commit. Picking first took a fifth off a drain at concurrency 100.
+        -- waits for this commit. This took a drain at concurrency 100 from 63 to 54 µs per job.
         (SELECT count(*) FROM picked) >= 0
         AND (SELECT count(*) FROM gone) = cardinality($3::bigint[])
         AND ($17 OR EXISTS (SELECT 1 FROM called) OR (
