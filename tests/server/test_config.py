@@ -182,6 +182,11 @@ def test_a_server_that_checks_nobody_listens_on_loopback(
     assert planned(tmp_path, text).host == host
 
 
+def test_a_socket_file_is_refused_because_the_server_listens_on_tcp(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="listens on TCP"):
+        planned(tmp_path, "grpc: {host: 'unix:/run/jobq.sock'}")
+
+
 def test_an_open_address_needs_tokens_or_client_certificates_or_insecure(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="--insecure"):
         planned(tmp_path, "grpc: {host: 0.0.0.0}")

@@ -11,6 +11,7 @@ import click
 
 from jobq.cli.options import Command, Ctl, on_store
 from jobq.console import logs
+from jobq.core.hosts import is_loopback
 from jobq.engine.signal_handlers import signals_caught
 
 
@@ -62,7 +63,6 @@ async def web(
     JQ_WEB_SECRET signs the cookies, if several processes serve one dashboard. Ctrl-C stops it."""
     from jobq.server.principal import SCOPES, Principal
     from jobq.web.serving import address_of, listening, served
-    from jobq.web.signing_in import is_loopback
     from jobq.web.site import Dashboard
     from jobq.web.tokens import TokenFile
 

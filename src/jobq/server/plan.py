@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
@@ -13,6 +12,7 @@ import msgspec
 from jobq.console.logs import FORMATS, LEVELS
 from jobq.core.checks import check_tenant
 from jobq.core.durations import parse_duration
+from jobq.core.hosts import is_loopback
 from jobq.core.redact import redacted_url
 from jobq.errors import ConfigError
 from jobq.server.clients import Clients
@@ -193,20 +193,12 @@ def _web(config: Config, host: str, auth: AuthPlan | None, warnings: list[str]) 
 # ── who may call ──────────────────────────────────────────────────────────────────────────────────
 
 
-def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach the address."""
-    if host == "localhost" or host.startswith("unix:"):
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
-
-
 def _host(config: Config, tls: TlsFiles | None, auth: AuthPlan | None, warnings: list[str]) -> str:
     """Where to listen. A server that lets everybody do everything listens on loopback only."""
     checked = auth is not None or (tls is not None and tls.client_ca is not None)
     host = config.grpc.host or (EVERYWHERE if checked or config.insecure else LOOPBACK)
+    if host.startswith("unix:"):
+        raise ConfigError(f"grpc.host is {host}: the server listens on TCP, e.g. on 127.0.0.1")
     if is_loopback(host):
         return host
     if not checked and not config.insecure:

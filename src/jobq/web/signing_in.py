@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import hmac
 import inspect
-import ipaddress
 import time
 from collections.abc import Awaitable, Callable
 from urllib.parse import SplitResult, urlsplit
@@ -24,6 +23,7 @@ import msgspec
 from starlette.requests import Request
 
 from jobq.core.checks import shown
+from jobq.core.hosts import is_loopback
 from jobq.errors import AccessDenied, ConfigError, Unauthenticated
 from jobq.server.principal import SCOPES, Principal
 from jobq.web.sessions import CSRF, SESSION, Session, Signer, new_csrf_cookie
@@ -191,16 +191,6 @@ def _split(address: str) -> SplitResult:
         return urlsplit(address)
     except ValueError:
         raise AccessDenied(f"{shown(address)} is not an address") from None
-
-
-def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach the address."""
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 def _bearer(request: Request) -> str | None:
