@@ -21,6 +21,7 @@ from cryptography.hazmat.primitives.asymmetric import ec, ed448, ed25519, rsa
 from cryptography.hazmat.primitives.serialization import load_pem_public_key
 
 from jobq.errors import ConfigError
+from jobq.server.files import read
 
 log = logging.getLogger("jobq.server")
 
@@ -249,11 +250,3 @@ def _contents(place: str | Path) -> bytes:
     if len(data) > _MAX_JWKS:
         raise ConfigError(f"{place} is larger than {_MAX_JWKS:,} bytes: it is not a key set")
     return data
-
-
-def read(path: Path) -> bytes:
-    """The bytes of a file. ConfigError if it cannot be read."""
-    try:
-        return path.read_bytes()
-    except OSError as e:
-        raise ConfigError(f"cannot read {path}: {e.strerror}") from e

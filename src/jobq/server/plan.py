@@ -13,31 +13,20 @@ from jobq.console.logs import FORMATS, LEVELS
 from jobq.core.checks import check_tenant
 from jobq.core.durations import parse_duration
 from jobq.core.hosts import is_loopback
-from jobq.core.redact import redacted_url
 from jobq.errors import ConfigError
+from jobq.server.auth_plan import AuthPlan, plan_auth
 from jobq.server.clients import Clients
-from jobq.server.config import AuthConfig, Config, Loaded
-from jobq.server.keys import ALGORITHMS, JwksSource, KeySet, public_key, read, secret_key
+from jobq.server.config import Config, Loaded
+from jobq.server.files import secret_of
 from jobq.server.quotas import NO_LIMITS, TenantLimits, TenantRules
 from jobq.server.tls import TlsFiles
-from jobq.server.tokens import TokenRules
 
 DEFAULT_URL = "sqlite:///jobq.db"
 """The store of a server that is told of none: a file in the current directory."""
 EVERYWHERE = "0.0.0.0"
 LOOPBACK = "127.0.0.1"
 
-_MAX_LEEWAY_S = 3_600.0
-"""Seconds. Clocks differ by less; a larger number would undo the expiry of tokens."""
 _LEVELS = {**{level: level for level in LEVELS}, "warn": "warning"}
-
-
-class AuthPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """How tokens are verified."""
-
-    rules: TokenRules
-    keys: KeySet
-    source: JwksSource | None = None
 
 
 class WebPlan(msgspec.Struct, frozen=True, kw_only=True):
@@ -93,7 +82,7 @@ def plan(loaded: Loaded, environment: Mapping[str, str], *, url: str | None = No
     if store_from in ("--url", "JQ_URL", "store.url") and config.db.host:
         warnings.append(f"db does nothing here, because {store_from} names the store")
     hints = _hints(config, store_url, warnings)
-    tls, auth = _tls(config), _auth(config.auth, environment)
+    tls, auth = _tls(config), plan_auth(config.auth, environment)
     clients = _clients(config, tls, auth, warnings)
     host = _host(config, tls, auth, warnings)
     probes = host if is_loopback(host) else EVERYWHERE
@@ -133,7 +122,7 @@ def _store(config: Config, environment: Mapping[str, str], url: str | None) -> t
     if environment.get("JQ_URL"):
         return environment["JQ_URL"], "JQ_URL"
     if config.store.url:
-        password = _secret(None, config.store.password_path)
+        password = secret_of(None, config.store.password_path)
         return _with_password(config.store.url, password), "store.url"
     if config.db.host:
         return _database(config), "db"
@@ -152,7 +141,7 @@ def _with_password(url: str, password: str | None) -> str:
 
 def _database(config: Config) -> str:
     db = config.db
-    password = _secret(db.password, db.password_path)
+    password = secret_of(db.password, db.password_path)
     login = quote(db.user or "", safe="")
     if password:
         login += f":{quote(password, safe='')}"
@@ -160,13 +149,6 @@ def _database(config: Config) -> str:
     options = f"?{urlencode({'sslmode': db.sslmode})}" if db.sslmode else ""
     at = "@" if login else ""
     return f"postgresql://{login}{at}{host}:{db.port}/{quote(db.name, safe='')}{options}"
-
-
-def _secret(value: str | None, path: str | None) -> str | None:
-    """A secret from the environment, or from a file without the line break at its end."""
-    if value:
-        return value
-    return None if path is None else read(Path(path)).decode("utf-8", "replace").rstrip("\r\n")
 
 
 def _web(config: Config, host: str, auth: AuthPlan | None, warnings: list[str]) -> WebPlan | None:
@@ -186,7 +168,7 @@ def _web(config: Config, host: str, auth: AuthPlan | None, warnings: list[str]) 
     return WebPlan(
         read_only=web.read_only,
         hide_payloads=web.hide_payloads,
-        secret=_secret(web.secret, web.secret_path),
+        secret=secret_of(web.secret, web.secret_path),
     )
 
 
@@ -263,74 +245,6 @@ def _clients(
     return None
 
 
-def _auth(auth: AuthConfig, environment: Mapping[str, str]) -> AuthPlan | None:
-    secret = _secret(auth.secret or environment.get("JQ_JWT_SECRET"), auth.secret_path)
-    ways = {
-        "auth.jwks_url": auth.jwks_url,
-        "auth.jwks_path": auth.jwks_path,
-        "auth.public_key_path": auth.public_key_path,
-        "a shared secret": secret,
-    }
-    given = [name for name, value in ways.items() if value]
-    if not given:
-        if auth != AuthConfig():
-            raise ConfigError(
-                "auth has no key: set auth.jwks_url, jwks_path or public_key_path, or "
-                "JQ_AUTH_SECRET for tokens with a shared secret"
-            )
-        return None
-    if len(given) > 1:
-        raise ConfigError(f"auth has several keys ({', '.join(given)}): set one of them")
-    allowed = _algorithms(auth)
-    if not 0 <= auth.leeway_s <= _MAX_LEEWAY_S:
-        raise ConfigError(
-            f"auth.leeway_s is {auth.leeway_s:g}: use 0 to {_MAX_LEEWAY_S:g} seconds, because "
-            "tokens are valid for so much longer"
-        )
-    if auth.default_tenant is not None:
-        check_tenant(auth.default_tenant, error=ConfigError)
-    rules = TokenRules(
-        issuer=auth.issuer,
-        audience=auth.audience,
-        leeway_s=auth.leeway_s,
-        tenant_claim=auth.tenant_claim,
-        scopes_claim=auth.scopes_claim,
-        default_tenant=auth.default_tenant,
-    )
-    if secret:
-        return AuthPlan(rules=rules, keys=KeySet([secret_key(secret.encode(), allowed)]))
-    if auth.public_key_path:
-        return AuthPlan(rules=rules, keys=KeySet([public_key(Path(auth.public_key_path), allowed)]))
-    source = JwksSource(Path(auth.jwks_path) if auth.jwks_path else _jwks_url(auth), allowed)
-    return AuthPlan(rules=rules, keys=source.keys, source=source)
-
-
-def _jwks_url(auth: AuthConfig) -> str:
-    url = auth.jwks_url or ""
-    parts = urlsplit(url)
-    safe = parts.scheme == "https" or (parts.scheme == "http" and is_loopback(parts.hostname or ""))
-    if not safe:
-        raise ConfigError(
-            f"auth.jwks_url is {redacted_url(url)}: keys must come over https, or anybody on the "
-            "network could replace them"
-        )
-    if not auth.issuer or not auth.audience:
-        raise ConfigError(
-            "auth.jwks_url needs auth.issuer and auth.audience: without them, the server would "
-            "accept tokens that this issuer made for other services"
-        )
-    return url
-
-
-def _algorithms(auth: AuthConfig) -> frozenset[str]:
-    for name in auth.algorithms:
-        if name not in ALGORITHMS:
-            raise ConfigError(
-                f"auth.algorithms has {name!r}; use some of {', '.join(sorted(ALGORITHMS))}"
-            )
-    return frozenset(auth.algorithms)
-
-
 # ── the rest ──────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -362,7 +276,7 @@ def _hints(config: Config, store_url: str, warnings: list[str]) -> HintsPlan | N
     if redis.connect_timeout_ms is not None:
         options.append(f"timeout={redis.connect_timeout_ms / 1000}")
     url = f"{parts.scheme}://{parts.netloc}/{path}{'?' if options else ''}{'&'.join(options)}"
-    url = _with_password(url, _secret(redis.password, redis.password_path))
+    url = _with_password(url, secret_of(redis.password, redis.password_path))
     _check_redis(url)
     return HintsPlan(
         url=url,

@@ -15,10 +15,11 @@ from jobq.core.redact import redacted_url
 from jobq.engine.signal_handlers import signals_caught
 from jobq.relay.relay import Relay
 from jobq.relay.targets import open_target
+from jobq.server.auth_plan import AuthPlan
 from jobq.server.context import Authenticator, ServerContext
 from jobq.server.host import Host
 from jobq.server.metrics import ServerMetrics
-from jobq.server.plan import AuthPlan, Plan
+from jobq.server.plan import Plan
 from jobq.server.readiness import Readiness
 from jobq.server.rejects import StoredRejects
 from jobq.server.services import SERVICES

@@ -14,6 +14,7 @@ import grpc
 from cryptography import x509
 
 from jobq.errors import ConfigError
+from jobq.server.files import read
 
 log = logging.getLogger("jobq.server")
 
@@ -79,8 +80,8 @@ def describe(files: TlsFiles) -> str:
 
 
 def _read(files: TlsFiles) -> grpc.ServerCertificateConfiguration:
-    cert, key = _bytes(files.cert), _bytes(files.key)
-    ca = None if files.client_ca is None else _bytes(files.client_ca)
+    cert, key = read(files.cert), read(files.key)
+    ca = None if files.client_ca is None else read(files.client_ca)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     try:
         context.load_cert_chain(files.cert, files.key, password=_no_password)
@@ -109,13 +110,6 @@ def _check_dates(path: Path, data: bytes) -> None:
         raise ConfigError(
             f"the certificate {path} is not valid before {found.not_valid_before_utc:%Y-%m-%d}"
         )
-
-
-def _bytes(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except OSError as e:
-        raise ConfigError(f"cannot read {path}: {e.strerror}") from e
 
 
 def _no_password() -> str:
