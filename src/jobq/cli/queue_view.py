@@ -20,17 +20,8 @@ from jobq.core.queues import (
     StatsRecord,
     Window,
 )
-from jobq.core.states import State
+from jobq.core.states import SHOWN, State
 
-_SHOWN = (
-    State.WAITING,
-    State.ACTIVE,
-    State.DELAYED,
-    State.BLOCKED,
-    State.COMPLETED,
-    State.FAILED,
-    State.CANCELLED,
-)
 _WATCHED = (State.WAITING, State.ACTIVE, State.DELAYED, State.COMPLETED, State.FAILED)
 
 # Columns to leave out on a narrow terminal, the highest number first.
@@ -64,7 +55,7 @@ def queue_table(queues: Sequence[QueueSummary]) -> RenderableType:
     columns = [
         Column("QUEUE"),
         Column("STATUS"),
-        *(_count_column(s) for s in _SHOWN),
+        *(_count_column(s) for s in SHOWN),
         Column("OLDEST", right=True),
         Column("WORKERS", right=True),
     ]
@@ -74,7 +65,7 @@ def queue_table(queues: Sequence[QueueSummary]) -> RenderableType:
             [
                 g.record.queue.queue,
                 queue_status(g),
-                *_counts(g, _SHOWN),
+                *_counts(g, SHOWN),
                 text.duration(g.stats.oldest_waiting_ms),
                 text.count(g.stats.workers),
             ]
@@ -138,7 +129,7 @@ def queue_details(
                         state.value.capitalize(),
                         text.count(stats.counts.get(state, 0), text.STATE_STYLES[state]),
                     )
-                    for state in _SHOWN
+                    for state in SHOWN
                 ),
                 (
                     "Oldest waiting",

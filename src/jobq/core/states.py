@@ -33,6 +33,16 @@ class State(StrEnum):
 
 ENDED = frozenset({State.COMPLETED, State.FAILED, State.CANCELLED})
 PENDING = frozenset({State.DELAYED, State.BLOCKED, State.WAITING})
+SHOWN = (
+    State.WAITING,
+    State.ACTIVE,
+    State.DELAYED,
+    State.BLOCKED,
+    State.COMPLETED,
+    State.FAILED,
+    State.CANCELLED,
+)
+"""The order in which people read counts: what runs next comes first, and what has ended last."""
 
 
 class Kind(StrEnum):

@@ -13,7 +13,7 @@ from starlette.responses import Response
 from jobq.core.commands import APPLIES
 from jobq.core.durations import parse_duration
 from jobq.core.records import QueueName
-from jobq.core.states import State
+from jobq.core.states import SHOWN, State
 from jobq.errors import InvalidJob
 from jobq.web.data.actions import ACTIONS
 from jobq.web.data.jobs import JobList, JobQuery, jobs, preview
@@ -81,7 +81,7 @@ async def page(request: Request) -> Response:
         found=found,
         problem=problem,
         cursor=given.get("cursor") or "",
-        states=[state.value for state in _SHOWN],
+        states=[state.value for state in SHOWN],
         verbs=() if filters.texts["id"] else _verbs(view, filters.texts["state"]),
         now_ms=view.now_ms(),
     )
@@ -163,14 +163,3 @@ def _verbs(view: View, state: str) -> tuple[Verb, ...]:
         and chosen
         and all(each in APPLIES[verb].states for each in chosen)
     )
-
-
-_SHOWN = (
-    State.WAITING,
-    State.ACTIVE,
-    State.DELAYED,
-    State.BLOCKED,
-    State.COMPLETED,
-    State.FAILED,
-    State.CANCELLED,
-)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from starlette.requests import Request
 from starlette.responses import Response
 
+from jobq.core.states import SHOWN
 from jobq.web.data.queues import queue
 from jobq.web.render import render, view_of
 
@@ -13,4 +14,5 @@ async def page(request: Request) -> Response:
     """One queue."""
     tenant = request.query_params.get("tenant", "")
     name = request.query_params.get("queue", "")
-    return render(request, "queue.html", seen=await queue(view_of(request), tenant, name))
+    seen = await queue(view_of(request), tenant, name)
+    return render(request, "queue.html", seen=seen, states=[state.value for state in SHOWN])
