@@ -190,8 +190,8 @@ async def test_a_follower_that_stops_leaves_no_task_behind(queue: Queue) -> None
     job = await Talk(queue).task.enqueue()
     async with aclosing(job.follow()) as updates:
         await anext(updates)
-        assert "jobq follow" in {task.get_name() for task in asyncio.all_tasks()}
-    assert "jobq follow" not in {task.get_name() for task in asyncio.all_tasks()}
+        assert "jobq signals" in {task.get_name() for task in asyncio.all_tasks()}
+    assert "jobq signals" not in {task.get_name() for task in asyncio.all_tasks()}
 
 
 @pytest.mark.usefixtures("only_signals")

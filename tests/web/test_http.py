@@ -241,7 +241,7 @@ async def test_a_client_that_leaves_ends_the_follower(queue: Queue) -> None:
     frames = await job_events(job)
     await anext(frames)
     await frames.aclose()
-    assert "jobq follow" not in {task.get_name() for task in asyncio.all_tasks()}
+    assert "jobq signals" not in {task.get_name() for task in asyncio.all_tasks()}
 
 
 # ── lifespan ──────────────────────────────────────────────────────────────────────────────────────

@@ -7,24 +7,22 @@ the job after a signal. Signals can be lost, so it also reads the job every few 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence, Set
 from math import inf
-from types import TracebackType
-from typing import NamedTuple, Self
+from operator import attrgetter
+from typing import NamedTuple
 
 from jobq.client.deadline import LOOK_AGAIN, Deadline
+from jobq.client.gathered import RENEW_S, Gathered
 from jobq.client.session import Session
-from jobq.client.waiting import ClosedAsError, closing, over, read_job
+from jobq.client.waiting import ClosedAsError, over, read_job
 from jobq.core.defaults import LOG_LINES
 from jobq.core.records import JobKey, JobRecord, Signal, Topic
 
 _PACE_S = 0.1
 """Seconds between two looks at the job that only the log of the queue has caused. A busy queue logs
 hundreds of times per second, mostly about other jobs."""
-_RENEW_S = 1800.0
-"""Seconds after which a follower subscribes again. Stores forget a subscription after an hour."""
 
 
 class Look(NamedTuple):
@@ -50,7 +48,7 @@ async def looks(
     eyes = _Eyes(session, job, life, repeat_s)
     while True:
         with ClosedAsError(job, deadline):
-            renew = time.monotonic() + _RENEW_S
+            renew = time.monotonic() + RENEW_S
             async with session.store.listen(topics) as signals, _Ears(signals) as ears:
                 heard: set[str] = set()
                 while time.monotonic() < renew:
@@ -61,7 +59,7 @@ async def looks(
                             return
                     if deadline.left <= 0:
                         raise over(job, deadline)
-                    heard = await ears.next(deadline, eyes.repeat_at)
+                    heard = await ears.until(deadline, eyes.repeat_at)
 
 
 class _Eyes:
@@ -122,33 +120,14 @@ def new_lines(seen: Sequence[str], logged: Sequence[str]) -> Sequence[str]:
     return logged
 
 
-class _Ears:
-    """Gathers the signals of a subscription, so that many signals cause one look."""
+class _Ears(Gathered[str]):
+    """Gathers the kinds of signals, and waits a moment if only the log of the queue has grown."""
 
     def __init__(self, signals: AsyncIterator[Signal]) -> None:
-        self._signals = signals
-        self._heard: set[str] = set()
-        self._bell = asyncio.Event()
+        super().__init__(signals, attrgetter("kind"))
         self._looked = 0.0  # monotonic
 
-    async def __aenter__(self) -> Self:
-        self._task = asyncio.get_running_loop().create_task(self._listen(), name="jobq follow")
-        return self
-
-    async def __aexit__(
-        self, t: type[BaseException] | None, e: BaseException | None, tb: TracebackType | None
-    ) -> None:
-        self._task.cancel()
-        with contextlib.suppress(asyncio.CancelledError, Exception):
-            await self._task
-
-    async def _listen(self) -> None:
-        async with closing(self._signals):
-            async for signal in self._signals:
-                self._heard.add(signal.kind)
-                self._bell.set()
-
-    async def next(self, deadline: Deadline, repeat_at: float | None) -> set[str]:
+    async def until(self, deadline: Deadline, repeat_at: float | None) -> set[str]:
         """Wait for a signal, for the deadline, or until it is time to look anyway. Returns the
         kinds of signals since the last call."""
         left = deadline.left
@@ -156,14 +135,12 @@ class _Ears:
             left = min(left, repeat_at - time.monotonic())
         await self._ring(deadline, left)
         while self._heard == {"log"} and (rest := self._looked + _PACE_S - time.monotonic()) > 0:
-            self._bell.clear()
+            self.bell.clear()
             await self._ring(deadline, min(deadline.left, rest))
             if deadline.left <= 0:
                 break
         self._looked = time.monotonic()
-        self._bell.clear()
-        heard, self._heard = self._heard, set()
-        return heard
+        return self.take()
 
     async def _ring(self, deadline: Deadline, seconds: float) -> None:
         if seconds <= 0:
@@ -172,7 +149,7 @@ class _Ears:
         try:
             async with timeout:
                 deadline.timeout = timeout
-                await self._bell.wait()
+                await self.bell.wait()
         except TimeoutError:
             if not timeout.expired():
                 raise

@@ -6,14 +6,13 @@ it also reads all logs every few seconds.
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import time
 from collections.abc import AsyncIterator, Sequence
+from operator import attrgetter
 
 from jobq.client.deadline import LOOK_AGAIN
+from jobq.client.gathered import RENEW_S, Gathered
 from jobq.client.log_reader import BEGINNING
-from jobq.client.waiting import closing
 from jobq.core.checks import check_id
 from jobq.core.records import QueueName, Topic
 from jobq.errors import InvalidJob
@@ -29,8 +28,6 @@ _PAGE = 500
 _ALIVE_S = 15.0
 """Seconds after which a stream without events says that it is alive. Proxies cut streams that are
 idle for a minute."""
-_RENEW_S = 1800.0
-"""Seconds after which a stream subscribes again. Stores forget a subscription after an hour."""
 
 
 class EventStream:
@@ -73,12 +70,17 @@ class EventStream:
             yield pb.EventsResponse(queue=queue.queue, position=position)
         topics = [Topic("log", queue, None) for queue in self._positions]
         while True:
-            renew = time.monotonic() + _RENEW_S
-            async with self._store.listen(topics) as signals, _Bell(signals) as bell:
-                async for reply in self._live(bell, renew):
+            renew = time.monotonic() + RENEW_S
+            async with (
+                self._store.listen(topics) as signals,
+                Gathered(signals, attrgetter("queue")) as grown,
+            ):
+                async for reply in self._live(grown, renew):
                     yield reply
 
-    async def _live(self, bell: _Bell, renew: float) -> AsyncIterator[pb.EventsResponse]:
+    async def _live(
+        self, grown: Gathered[QueueName], renew: float
+    ) -> AsyncIterator[pb.EventsResponse]:
         told = time.monotonic()
         changed: Sequence[QueueName] = list(self._positions)
         while time.monotonic() < renew:
@@ -91,8 +93,9 @@ class EventStream:
                 told = time.monotonic()
                 for queue, position in self._positions.items():
                     yield pb.EventsResponse(queue=queue.queue, position=position)
-            rung = await bell.rung(self._stopping)
-            changed = [queue for queue in self._positions if rung is None or queue in rung]
+            with self._stopping.wakes(grown.bell):
+                found = await grown.next(LOOK_AGAIN)
+            changed = [queue for queue in self._positions if found is None or queue in found]
 
     async def _kept(self, queue: QueueName, until: str | None) -> AsyncIterator[pb.EventsResponse]:
         """The events after the queue's position that are there now."""
@@ -108,39 +111,3 @@ class EventStream:
                 events=[convert.event(each) for each in page.events],
                 position=page.position,
             )
-
-
-class _Bell:
-    """Gathers the signals of a subscription, so that many signals cause one read."""
-
-    def __init__(self, signals: AsyncIterator[object]) -> None:
-        self._signals = signals
-        self._queues: set[QueueName] = set()
-        self._bell = asyncio.Event()
-
-    async def __aenter__(self) -> _Bell:
-        self._task = asyncio.create_task(self._listen(), name="jobq events")
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        self._task.cancel()
-        with contextlib.suppress(asyncio.CancelledError, Exception):
-            await self._task
-
-    async def _listen(self) -> None:
-        async with closing(self._signals):  # type: ignore[arg-type]
-            async for signal in self._signals:
-                self._queues.add(signal.queue)  # type: ignore[attr-defined]
-                self._bell.set()
-
-    async def rung(self, stopping: Stopping) -> set[QueueName] | None:
-        """The queues whose logs have grown. None after some seconds: look at all of them."""
-        with stopping.wakes(self._bell):
-            try:
-                async with asyncio.timeout(LOOK_AGAIN):
-                    await self._bell.wait()
-            except TimeoutError:
-                return None
-        self._bell.clear()
-        queues, self._queues = self._queues, set()
-        return queues

@@ -12,12 +12,14 @@ import logging
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
+from operator import attrgetter
 from typing import Literal
 
 import msgspec
 
 from jobq.client.following import new_lines
-from jobq.core.records import JobKey, QueueName, Signal, Topic
+from jobq.client.gathered import RENEW_S, Gathered
+from jobq.core.records import JobKey, QueueName, Topic
 from jobq.core.workers import WorkerRecord
 from jobq.errors import JobqError
 from jobq.web.data.job import JobLive, shown_lines
@@ -31,8 +33,6 @@ PACE_S = 1.0
 """Seconds between two reads for one feed. A person cannot read faster."""
 LOOK_AGAIN_S = 10.0
 """Seconds after which a feed reads without a signal."""
-_RENEW_S = 1_800.0
-"""Seconds after which a feed subscribes again. Stores forget a subscription after an hour."""
 _WORKERS_S = 2.0
 """Seconds between two looks at the workers, which send heartbeats every few seconds."""
 _RETRY_S = 5.0
@@ -103,14 +103,17 @@ class Feed:
         """Listen and look until there is no more to tell."""
         while not self.over:
             try:
-                async with view.store.listen(self._topics) as signals, _Ears(signals) as ears:
-                    await self._follow(view, ears)
+                async with (
+                    view.store.listen(self._topics) as signals,
+                    Gathered(signals, attrgetter("kind")) as gathered,
+                ):
+                    await self._follow(view, gathered)
             except JobqError as e:
                 log.warning("a live feed reads again in %g s: %s", _RETRY_S, e)
                 await asyncio.sleep(_RETRY_S)
 
-    async def _follow(self, view: View, ears: _Ears) -> None:
-        renew = time.monotonic() + _RENEW_S
+    async def _follow(self, view: View, gathered: Gathered[str]) -> None:
+        renew = time.monotonic() + RENEW_S
         heard: set[str] = set()
         while not self.over and time.monotonic() < renew:
             message = await self.look(view, heard)
@@ -120,7 +123,7 @@ class Feed:
                 self.tell(Message("end", b"{}"))
                 return
             await asyncio.sleep(PACE_S)  # what arrives meanwhile is told together
-            heard = await ears.next(LOOK_AGAIN_S)
+            heard = await gathered.next(LOOK_AGAIN_S) or set()
 
 
 class QueueFeed(Feed):
@@ -300,35 +303,3 @@ class Hub:
         """End all streams: the application stops."""
         for tab in self._tabs:
             tab.close()
-
-
-class _Ears:
-    """Gathers the kinds of signals, so that many signals cause one look."""
-
-    def __init__(self, signals: AsyncIterator[Signal]) -> None:
-        self._signals = signals
-        self._heard: set[str] = set()
-        self._bell = asyncio.Event()
-
-    async def __aenter__(self) -> _Ears:
-        self._task = asyncio.get_running_loop().create_task(self._listen())
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        self._task.cancel()
-        with contextlib.suppress(asyncio.CancelledError, Exception):
-            await self._task
-
-    async def _listen(self) -> None:
-        async for signal in self._signals:
-            self._heard.add(signal.kind)
-            self._bell.set()
-
-    async def next(self, timeout_s: float) -> set[str]:
-        """The kinds of signals since the last call. Empty after the timeout."""
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(timeout_s):
-                await self._bell.wait()
-        self._bell.clear()
-        heard, self._heard = self._heard, set()
-        return heard
