@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import queue
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -67,9 +67,16 @@ def stream_of(server: RunningServer) -> Stream:
     return found[0]
 
 
-def test_calls_wait_while_a_client_does_not_read_its_replies(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+class Unread(NamedTuple):
+    """A client that has asked for more than the server keeps for it, and reads nothing."""
+
+    server: RunningServer
+    client: Slow
+    stream: Stream
+
+
+@pytest.fixture
+def unread(monkeypatch: pytest.MonkeyPatch) -> Iterator[Unread]:
     monkeypatch.setattr(exchange, "_MAX_UNSENT_BYTES", LIMIT)
     with running() as server:
         job = JobSpec(queue=QUEUE, id="1", name="n", payload=b"x" * LARGE)
@@ -79,33 +86,27 @@ def test_calls_wait_while_a_client_does_not_read_its_replies(
             client.get(40)
             stream = stream_of(server)
             wait_until(lambda: not stream._room.is_set(), "replies that wait")
-            client.get(100)
-            wait_until(lambda: len(stream._calls) >= 100, "calls that wait")
-            server.do(nothing_happens(0.2, "the server makes more replies"))
-            assert LIMIT < stream._unsent_bytes < 3 * LIMIT
-            assert len(stream._calls) >= 100
-            assert client.read(140) == 140
-            wait_until(stream._room.is_set, "room")
+            yield Unread(server, client, stream)
         finally:
             client.close()
 
 
-def test_a_client_that_never_reads_loses_its_stream(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(exchange, "_MAX_UNSENT_BYTES", LIMIT)
-    with running() as server:
-        job = JobSpec(queue=QUEUE, id="1", name="n", payload=b"x" * LARGE)
-        server.do(server.context.store.put([job]))
-        client = Slow(server)
-        try:
-            client.get(40)
-            stream = stream_of(server)
-            wait_until(lambda: not stream._room.is_set(), "replies that wait")
-            later = stream._loop.time() + exchange.DEAF_MS / 1000 + 1
-            stream._heard = later  # the client still sends beats
-            server.call(lambda: stream.pace(later))
-            assert stream._over.is_set()
-        finally:
-            client.close()
+def test_calls_wait_while_a_client_does_not_read_its_replies(unread: Unread) -> None:
+    server, client, stream = unread
+    client.get(100)
+    wait_until(lambda: len(stream._calls) >= 100, "calls that wait")
+    server.do(nothing_happens(0.2, "the server makes more replies"))
+    assert LIMIT < stream._unsent_bytes < 3 * LIMIT
+    assert len(stream._calls) >= 100
+    assert client.read(140) == 140
+    wait_until(stream._room.is_set, "room")
+
+
+def test_a_client_that_never_reads_loses_its_stream(unread: Unread) -> None:
+    later = unread.stream._loop.time() + exchange.DEAF_MS / 1000 + 1
+    unread.stream._heard = later  # the client still sends beats
+    unread.server.call(lambda: unread.stream.pace(later))
+    assert unread.stream._over.is_set()
 
 
 # ── what workers say about themselves ─────────────────────────────────────────────────────────────
