@@ -7,6 +7,7 @@ nothing of it is told.
 
 from __future__ import annotations
 
+import inspect
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -23,9 +24,11 @@ from jobq.core.records import (
 )
 from jobq.rpc import contract, frames
 from jobq.server.access import CALLS, RPCS
+from jobq.server.guarded.rules import MAX_LIMIT
 from jobq.server.keys import KeySet, secret_key
 from jobq.server.principal import SCOPES, Scope
 from jobq.server.tokens import TokenRules, Tokens
+from jobq.stores.base import Store
 from tests.server.kit import AUDIENCE, ISSUER, SECRET, claims, token
 from tests.server.matrix import (
     DESCRIPTORS,
@@ -89,6 +92,7 @@ def _wrong_tokens() -> dict[str, str | None]:
 
 WRONG = _wrong_tokens()
 ADMIN = token(scope="admin")
+EVERYWHERE = token(scope="admin", tenant=None)
 
 
 def _without(needed: frozenset[Scope]) -> str:
@@ -189,6 +193,36 @@ def test_a_call_that_names_another_tenant_finds_nothing_on_the_stream(
         assert isinstance(reply, frames.Refusal), reply
         assert reply.error == "JobNotFound"
         assert "other" in reply.message
+
+
+HOW_MANY = {
+    name: argument
+    for name in SENT
+    for argument in inspect.signature(getattr(Store, name)).parameters
+    if argument in ("limit", "count", "minutes")
+}
+"""The calls that take how many records to read or to change, and the name of that argument."""
+
+
+@pytest.mark.parametrize("name", HOW_MANY)
+@pytest.mark.parametrize(("given", "expected"), [(2**62, MAX_LIMIT), (-1, 0)])
+def test_no_call_on_the_stream_asks_the_store_for_more_than_a_bounded_number(
+    server: RunningServer, name: str, given: int, expected: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, asked = server.context.store, list[int]()
+    call = getattr(store, name)
+
+    async def noted(*args: Any, **options: Any) -> Any:
+        asked.append(options[HOW_MANY[name]])
+        return await call(*args, **options)
+
+    monkeypatch.setattr(store, name, noted)
+    named = {**arguments(QueueName("acme", "bounds"))[name], HOW_MANY[name]: given}
+    raw = contract.raw(contract.METHODS[name].arguments(**named))
+    reply = exchange(server.channel, EVERYWHERE, [frames.Call(1, name, raw)])[1]
+    assert isinstance(reply, frames.Reply), reply
+    assert expected in asked
+    assert all(0 <= each <= MAX_LIMIT for each in asked)
 
 
 def test_a_stream_that_listens_to_another_tenant_is_refused(server: RunningServer) -> None:

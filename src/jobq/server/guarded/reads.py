@@ -58,7 +58,7 @@ class GuardedReads(Guard):
         """A cursor further on in a listing."""
         self.check("skip")
         self._own(filter.queue)
-        return await self._store.skip(filter, cursor=cursor, count=count)
+        return await self._store.skip(filter, cursor=cursor, count=bounded(count))
 
     async def count(self, queue: QueueName) -> dict[State, int]:
         """How many jobs are in each state."""
