@@ -13,13 +13,20 @@ import pytest
 
 from jobq import __version__
 from jobq.core.commands import Rerun
-from jobq.core.records import Claim, Complete, JobKey, JobSpec, QueueName
+from jobq.core.records import JobKey, JobSpec
 from jobq.core.states import State
 from jobq.errors import ConfigError, CorruptStore
 from jobq.stores import open_store
+from tests.stores.written_by_0_1 import (
+    KEYED,
+    RUNNABLE,
+    RUNNABLE_KEYED,
+    WORK,
+    WRITTEN_MS,
+    check_jobs,
+    drain,
+)
 
-WORK, KEYED = QueueName("default", "work"), QueueName("default", "keyed")
-WRITTEN_MS = 1_700_000_000_000
 RELEASED = {1: "de6dec750b2bfe08a37832bb5e50932761f26c417fcc9edae24ff4bb62fa7535"}
 """The digests of migrations that a release has shipped. Databases have run them, so they never
 change.
@@ -66,64 +73,14 @@ async def test_an_old_file_gets_the_schema_of_a_new_one(old_file: Path, tmp_path
 
 async def test_an_old_file_keeps_its_jobs(old_file: Path) -> None:
     async with open_store(f"sqlite:///{old_file}", clock=lambda: WRITTEN_MS + 1) as store:
-        counts = await store.count(WORK)
-        assert {state.value: n for state, n in counts.items() if n} == {
-            "completed": 1,
-            "failed": 1,
-            "delayed": 2,
-            "active": 1,
-            "cancelled": 1,
-            "waiting": 4,
-            "blocked": 1,
-        }
-        done, failed, parent = await store.get(
-            [JobKey(WORK, id) for id in ("done", "failed", "parent")]
-        )
-        assert done is not None
-        assert done.result == b"7"
-        assert await store.logs(JobKey(WORK, "done")) == ["one"]
-        assert failed is not None
-        assert failed.failure is not None
-        assert failed.failure.message == "boom"
-        assert parent is not None
-        assert parent.children == (JobKey(WORK, "child"),)
-        assert [record.spec.id for record in await store.list_schedules(WORK)] == ["nightly"]
-        (record,) = [record for record in await store.queues("default") if record.queue == WORK]
-        assert (record.limits.declared.limit, record.limits.version, record.dead_letters) == (
-            5,
-            2,
-            "dead",
-        )
+        await check_jobs(store)
 
 
 async def test_the_jobs_of_an_old_file_run_to_their_end(old_file: Path) -> None:
-    now = [WRITTEN_MS + 7_200_000]  # delays and leases are over
-    async with open_store(f"sqlite:///{old_file}", clock=lambda: now[0]) as store:
+    later = WRITTEN_MS + 7_200_000  # delays and leases are over
+    async with open_store(f"sqlite:///{old_file}", clock=lambda: later) as store:
         assert await store.alter([Rerun(job=JobKey(WORK, "failed"))])
-        ended = []
-        for n in range(20):
-            claim = Claim(queues=(WORK, KEYED), limit=3, lease_ms=15_000)
-            leases = (await store.settle([], worker="w", call=f"claim{n}", then=claim)).leases
-            ended += [lease.id for lease in leases]
-            outcomes = [
-                Complete(queue=lease.queue, id=lease.id, token=lease.token) for lease in leases
-            ]
-            await store.settle(outcomes, worker="w", call=f"settle{n}")
-        assert sorted(ended) == sorted(
-            [
-                "failed",
-                "retried",
-                "gone",
-                "waiting",
-                "delayed",
-                "unique",
-                "child",
-                "parent",
-                "k1",
-                "k2",
-                "k3",
-            ]
-        )
+        assert await drain(store, WORK, KEYED) == sorted(RUNNABLE + RUNNABLE_KEYED)
         assert (await store.count(WORK))[State.FAILED] == 1  # `late`: its ttl passed
 
 

@@ -12,22 +12,27 @@ import pytest
 
 from jobq import __version__
 from jobq.core.commands import Rerun, SendSignal
-from jobq.core.records import Claim, Complete, JobKey, QueueName
+from jobq.core.records import JobKey, QueueName
 from jobq.core.states import State
 from jobq.core.workers import WorkerRecord
 from jobq.errors import ConfigError, CorruptStore
 from jobq.stores import open_store
-from jobq.stores.base import Store
 from jobq.stores.valkey import layout_version
 from jobq.stores.valkey.store import ValkeyStore
 from tests.stores.valkey import servers
 from tests.stores.valkey.jobs import spec
+from tests.stores.written_by_0_1 import (
+    KEYED,
+    RUNNABLE,
+    RUNNABLE_KEYED,
+    WORK,
+    WRITTEN_MS,
+    check_jobs,
+    drain,
+)
 
 KEY = "jq:{layout}"
-WRITTEN_MS = 1_700_000_000_000
-WORK, KEYED, PARTED, RATED = (
-    QueueName("default", name) for name in ("work", "keyed", "parted", "rated")
-)
+PARTED, RATED = QueueName("default", "parted"), QueueName("default", "rated")
 
 
 def replay(server: servers.Server, commands: Path) -> None:
@@ -64,48 +69,12 @@ def stamp(server: servers.Server, layout: int, oldest: int) -> None:
     server.tell("SET", KEY, json.dumps({"layout": layout, "oldest": oldest, "release": "9.1.0"}))
 
 
-async def drain(store: Store, *queues: QueueName) -> list[str]:
-    """Complete whatever can be claimed; the ids, in no order."""
-    ended = []
-    for n in range(25):
-        claim = Claim(queues=queues, limit=3, lease_ms=15_000)
-        leases = (await store.settle([], worker="new", call=f"claim{n}", then=claim)).leases
-        ended += [lease.id for lease in leases]
-        outcomes = [Complete(queue=lease.queue, id=lease.id, token=lease.token) for lease in leases]
-        await store.settle(outcomes, worker="new", call=f"settle{n}")
-    return sorted(ended)
-
-
 # ── data of jobq 0.1 ──────────────────────────────────────────────────────────────────────────────
 
 
 async def test_the_data_of_an_old_store_is_read(old_server: servers.Server) -> None:
     async with open_store(old_server.url, clock=lambda: WRITTEN_MS + 1) as store:
-        counts = await store.count(WORK)
-        assert {state.value: n for state, n in counts.items() if n} == {
-            "completed": 1,
-            "failed": 1,
-            "delayed": 2,
-            "active": 1,
-            "cancelled": 1,
-            "waiting": 4,
-            "blocked": 1,
-        }
-        done, failed, parent = await store.get(
-            [JobKey(WORK, id) for id in ("done", "failed", "parent")]
-        )
-        assert done is not None
-        assert done.result == b"7"
-        assert await store.logs(JobKey(WORK, "done")) == ["one"]
-        assert failed is not None
-        assert failed.failure is not None
-        assert failed.failure.message == "boom"
-        assert parent is not None
-        assert parent.children == (JobKey(WORK, "child"),)
-        assert [record.spec.id for record in await store.list_schedules(WORK)] == ["nightly"]
-        (record,) = [record for record in await store.queues("default") if record.queue == WORK]
-        assert (record.limits.declared.limit, record.limits.version) == (5, 2)
-        assert record.dead_letters == "dead"
+        await check_jobs(store)
 
 
 async def test_the_jobs_of_an_old_store_run_to_their_end(old_server: servers.Server) -> None:
@@ -114,9 +83,8 @@ async def test_the_jobs_of_an_old_store_run_to_their_end(old_server: servers.Ser
         assert await store.alter([Rerun(job=JobKey(WORK, "failed"))])
         await store.alter([SendSignal(job=JobKey(RATED, "r1"), name="go", value=b"1")])
         ended = await drain(store, WORK, KEYED, PARTED, RATED)
-        work = ["child", "delayed", "failed", "gone", "parent", "retried", "unique", "waiting"]
-        others = ["k1", "k2", "k3", "p0", "p1", "p2", "p3", "r1", "r2"]
-        assert ended == sorted(work + others)
+        others = ("p0", "p1", "p2", "p3", "r1", "r2")
+        assert ended == sorted(RUNNABLE + RUNNABLE_KEYED + others)
         assert (await store.count(WORK))[State.FAILED] == 1  # `late`: its ttl passed
 
 
