@@ -127,6 +127,17 @@ def not_ended(state: State) -> ConfigError:
     )
 
 
+# ── handles ───────────────────────────────────────────────────────────────────────────────────────
+
+
+def not_open() -> RuntimeError:
+    """A call of a handle that is not open: a mistake of the program, not a state of the store."""
+    return RuntimeError(
+        "this store is not open: use `async with open_store(url) as store`,"
+        " or await store.migrate()"
+    )
+
+
 # ── reads ─────────────────────────────────────────────────────────────────────────────────────────
 
 

@@ -14,6 +14,7 @@ from collections.abc import Collection, Coroutine, Sequence
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
+from jobq.core import refusals
 from jobq.core.event_records import EventPage
 from jobq.core.queues import QueueConfig
 from jobq.core.records import (
@@ -299,10 +300,7 @@ class PostgresStore(RelationalStore):
 
     def _opened(self) -> Connections:
         if self._connections is None:
-            raise RuntimeError(
-                "this store is not open: use `async with open_store(url) as store`,"
-                " or await store.migrate()"
-            )
+            raise refusals.not_open()
         return self._connections
 
     def _is_open(self) -> bool:

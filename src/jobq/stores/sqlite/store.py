@@ -14,6 +14,7 @@ from collections.abc import Coroutine
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
+from jobq.core import refusals
 from jobq.core.records import QueueName
 from jobq.core.states import State
 from jobq.stores.base import Clock
@@ -76,10 +77,7 @@ class SqliteStore(RelationalStore):
 
     def _opened(self) -> Calls:
         if self._calls is None:
-            raise RuntimeError(
-                "this store is not open: use `async with open_store(url) as store`,"
-                " or await store.migrate()"
-            )
+            raise refusals.not_open()
         return self._calls
 
     def _is_open(self) -> bool:
