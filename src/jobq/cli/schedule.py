@@ -28,7 +28,7 @@ from jobq.cli.options import (
     yes_option,
 )
 from jobq.cli.output import Column, details, plain, table
-from jobq.cli.submit import TIMES, arguments
+from jobq.cli.submit import TIMES, argument_options, arguments
 from jobq.core.policies import Cron, Every
 from jobq.core.queues import ScheduleRecord
 from jobq.errors import ConfigError
@@ -110,19 +110,7 @@ async def show(ctl: Ctl, id: str, queue: str | None) -> None:
     show_default=True,
     help="For times missed while no worker ran: enqueue no job, one job, or a job for each.",
 )
-@click.option(
-    "--payload",
-    metavar="JSON|@FILE|-",
-    help="Arguments as JSON: an array of positional or an object of keyword arguments.",
-)
-@click.option(
-    "-a",
-    "--arg",
-    "pairs",
-    metavar="NAME=VALUE",
-    multiple=True,
-    help="A keyword argument. VALUE is JSON; anything else is text. Repeat for several.",
-)
+@argument_options
 @click.option("--priority", type=int, metavar="N", help="Priority of the jobs. Default: 0.")
 @click.option(
     "--max-retries",

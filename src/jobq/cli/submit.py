@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from datetime import datetime
 from pathlib import Path
-from typing import Any, cast, get_args
+from typing import Any, TypeVar, cast, get_args
 
 import click
 import msgspec
@@ -21,8 +21,30 @@ from jobq.core.records import UniqueMode
 from jobq.core.states import State
 from jobq.errors import WaitTimeout
 
+F = TypeVar("F", bound=Callable[..., Any])
 UNIQUE_MODES = get_args(UniqueMode)
 TIMES = ["%Y-%m-%dT%H:%M:%S%z", "%Y-%m-%dT%H:%M%z", "%Y-%m-%dT%H:%M:%S", "%Y-%m-%dT%H:%M"]
+
+
+def argument_options(command: F) -> F:
+    """Adds --payload and --arg, which `arguments` reads."""
+    for option in (
+        click.option(
+            "-a",
+            "--arg",
+            "pairs",
+            metavar="NAME=VALUE",
+            multiple=True,
+            help="A keyword argument. VALUE is JSON; anything else is text. Repeat for several.",
+        ),
+        click.option(
+            "--payload",
+            metavar="JSON|@FILE|-",
+            help="Arguments as JSON: an array of positional or an object of keyword arguments.",
+        ),
+    ):
+        command = option(command)
+    return command
 
 
 @click.command(
@@ -40,19 +62,7 @@ TIMES = ["%Y-%m-%dT%H:%M:%S%z", "%Y-%m-%dT%H:%M%z", "%Y-%m-%dT%H:%M:%S", "%Y-%m-
 )
 @click.argument("name", required=False)
 @click.option("-q", "--queue", metavar="NAME", help="Queue of the job. Default: default.")
-@click.option(
-    "--payload",
-    metavar="JSON|@FILE|-",
-    help="Arguments as JSON: an array of positional or an object of keyword arguments.",
-)
-@click.option(
-    "-a",
-    "--arg",
-    "pairs",
-    metavar="NAME=VALUE",
-    multiple=True,
-    help="A keyword argument. VALUE is JSON; anything else is text. Repeat for several.",
-)
+@argument_options
 @click.option(
     "--lines",
     metavar="FILE|-",
