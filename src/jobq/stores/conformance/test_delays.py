@@ -108,6 +108,13 @@ async def test_tick_is_bounded_and_says_when_there_is_more(q: Desk) -> None:
     assert await q.counts() == {"waiting": 25}
 
 
+async def test_a_tick_of_no_steps_changes_no_job(q: Desk) -> None:
+    await q.put_one("a", delay_ms=SECOND)
+    q.clock.advance(SECOND)
+    assert await q.store.tick(limit=0) == 0
+    assert await q.counts() == {"delayed": 1}
+
+
 async def test_a_claim_finds_every_due_job_however_many_there_are(q: Desk) -> None:
     ids = [f"j{n:04}" for n in range(1200)]
     await q.put(*ids, delay_ms=SECOND)

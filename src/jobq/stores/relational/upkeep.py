@@ -50,7 +50,7 @@ def tick(tx: Tx, limit: int) -> int:
         if tx.readable(queue):
             steps += tick_queue(tx, queue, limit - steps)
             readable.append(queue)
-    tx.patrol(readable, limit)
+    tx.patrol(readable, max(1, limit))
     steps += tick_rest(tx, limit - steps)
     return min(steps, limit)
 
