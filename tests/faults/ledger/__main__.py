@@ -43,6 +43,8 @@ def _parser() -> argparse.ArgumentParser:
     add("--seed", type=int, default=1, help="chooses the faults and their times (1)")
     add("--workers", type=int, default=3, help="worker processes (3)")
     add("--producers", type=int, default=2, help="producer processes (2)")
+    add("--concurrency", type=int, help="jobs that a worker runs at once (20, or 100 from 100,000 "
+        "jobs on)")  # fmt: skip
     add("--lease", type=float, default=2.0, metavar="SECONDS", help="lease of a job (2)")
     add("--work", type=float, metavar="MS", help="average time of a handler (such that the load "
         "lasts as long as the faults)")  # fmt: skip
@@ -81,7 +83,7 @@ def main() -> int:
         store=given.store, jobs=given.jobs, kills=given.kills, others=given.others,
         durability=given.durability, executor=given.executor, seed=given.seed,
         only=tuple(given.only), workers=given.workers, producers=given.producers,
-        lease_s=given.lease, work_ms=given.work,
+        concurrency=given.concurrency, lease_s=given.lease, work_ms=given.work,
     )  # fmt: skip
     folder = given.keep or Path(tempfile.mkdtemp(prefix="jobq-ledger-"))
     folder.mkdir(parents=True, exist_ok=True)

@@ -121,6 +121,13 @@ def skip_the_claim(stories: list[Story], rng: random.Random) -> None:
     story.events = [event for event in story.events if event.kind != "started"]
 
 
+def take_an_event_back(stories: list[Story], rng: random.Random) -> None:
+    """The store said that a job was claimed, and does not know of it later."""
+    story = _choose(stories, rng)
+    claim = story.events[_last(story, "started")]
+    story.undone.append(claim._replace(id=f"{claim.id}-lost"))
+
+
 def drop_events(stories: list[Story], rng: random.Random) -> None:
     """The log was trimmed before it was read."""
     story = _choose(stories, rng)
@@ -142,6 +149,7 @@ CHEATS: dict[Cheat, set[Rule]] = {
     invent_a_completion: {"wrong record"},
     accept_twice: {"illegal step"},
     skip_the_claim: {"hidden run", "illegal step"},
+    take_an_event_back: {"undone"},
     drop_events: {"gap"},
 }
 """Each cheat with the rules that the judge has to report. It may report others as well."""

@@ -1,9 +1,13 @@
 """What is known about each job: lines that processes write while they run, and the judge reads.
 
 A line is about one job and begins with its number, so sorting all lines brings those of one job
-together, its events in the order in which they were read. A line that a kill cut short has no line
-break, and is dropped. Times are milliseconds of the machine's monotonic clock, which all processes
-share and no fault moves. Only an event has the time of its store.
+together. A line that a kill cut short has no line break, and is dropped. Times are milliseconds of
+the machine's monotonic clock, which all processes share and no fault moves. Only an event has the
+time of its store.
+
+The log of events is read in passes. After a fault that may have undone writes, the reader begins
+another pass at an earlier number of the log. What an earlier pass has read after that number counts
+only if the new pass has read it again: otherwise the store has lost it, and it is *undone*.
 """
 
 from __future__ import annotations
@@ -11,9 +15,10 @@ from __future__ import annotations
 import os
 import subprocess
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 from typing import NamedTuple
 
@@ -47,9 +52,10 @@ def refused(job: int, at_ms: int, attempt: int) -> str:
     return f"{job:08}\tL\t{at_ms:013}\t{attempt}\n"
 
 
-def happened(job: int, place: int, event: Event) -> str:
-    """An event of the store's log. `place` counts the events in the order they were read."""
-    return f"{job:08}\tV\t{place:012}\t" + "\t".join(map(str, event)) + "\n"
+def happened(job: int, reading: int, number: int, event: Event) -> str:
+    """An event of the store's log: in which pass it was read, and its number in the log."""
+    words = "\t".join(map(str, event))
+    return f"{job:08}\tV\t{reading:04}\t{number:010}\t{words}\n"
 
 
 def recorded(job: int, state: str, attempt: int, life: int) -> str:
@@ -98,20 +104,29 @@ class Story:
     runs: list[Run] = field(default_factory=list)
     late: int = 0
     events: list[Event] = field(default_factory=list)
+    """What the log says in the end, in its order."""
+    undone: list[Event] = field(default_factory=list)
+    """Events that were read and that the store has lost later."""
     record: Record | None = None
 
 
-def stories(lines: Iterable[str]) -> Iterator[Story]:
+Passes = Sequence[tuple[int, int]]
+"""Each pass of the reader, and the number of the log after which it began."""
+
+
+def stories(lines: Iterable[str], passes: Passes = ()) -> Iterator[Story]:
     """The facts of each job, from lines that are sorted."""
-    for job, group in groupby(lines, lambda line: line[:8]):
-        yield _story(int(job), [line.rstrip("\n").split("\t") for line in group])
+    floors = _floors(passes)
+    for job, group in groupby(lines, itemgetter(slice(8))):
+        yield _story(int(job), group, floors)
 
 
-def _story(job: int, lines: list[list[str]]) -> Story:
+def _story(job: int, lines: Iterable[str], floors: dict[int, int]) -> Story:
     story = Story(job)
     ends: dict[tuple[int, int, str, int], int] = {}
-    known: set[str] = set()  # a reader that went back reads events again
-    for _, letter, *rest in lines:
+    readings: list[tuple[int, int, Event]] = []
+    for line in lines:
+        _, letter, *rest = line.rstrip("\n").split("\t")
         if letter == "A":
             at_ms = int(rest[0])
             story.acked_ms = at_ms if story.acked_ms is None else min(story.acked_ms, at_ms)
@@ -122,19 +137,45 @@ def _story(job: int, lines: list[list[str]]) -> Story:
             ends[int(rest[1]), int(rest[2]), rest[3], int(rest[4])] = int(rest[0])
         elif letter == "L":
             story.late += 1
-        elif letter == "V" and rest[1] not in known:
-            known.add(rest[1])
-            _, id, kind, previous, state, attempt, life, at, worker = rest
-            story.events.append(
-                Event(id, kind, previous, state, int(attempt), int(life), int(at), worker)
-            )
+        elif letter == "V":
+            reading, number, id, kind, previous, state, attempt, life, at, worker = rest
+            event = Event(id, kind, previous, state, int(attempt), int(life), int(at), worker)
+            readings.append((int(reading), int(number), event))
         elif letter == "Z":
             story.record = Record(rest[0], int(rest[1]), int(rest[2]))
     story.runs = [
         run._replace(ended_ms=ends.get((run.attempt, run.life, run.worker, run.pid)))
         for run in story.runs
     ]
+    story.events, story.undone = _in_the_end(readings, floors)
     return story
+
+
+def _in_the_end(
+    readings: list[tuple[int, int, Event]], floors: dict[int, int]
+) -> tuple[list[Event], list[Event]]:
+    """What the log says after its last pass, and what only earlier passes have read."""
+    latest = {event.id: (number, reading, event) for reading, number, event in readings}
+    kept: list[tuple[int, Event]] = []
+    undone = []
+    for number, reading, event in latest.values():
+        if number <= floors.get(reading, number):
+            kept.append((number, event))
+        else:
+            undone.append(event)
+    kept.sort(key=itemgetter(0))
+    return [event for _, event in kept], undone
+
+
+def _floors(passes: Passes) -> dict[int, int]:
+    """For each pass, the lowest number after which a later pass began."""
+    floors: dict[int, int] = {}
+    lowest: int | None = None
+    for reading, after in sorted(passes, reverse=True):
+        if lowest is not None:
+            floors[reading] = lowest
+        lowest = after if lowest is None else min(lowest, after)
+    return floors
 
 
 def merge(folder: Path, target: Path) -> None:

@@ -31,6 +31,7 @@ class Fleet:
         self._variables = {
             **os.environ,
             "LEDGER_FOLDER": str(folder),
+            "LEDGER_EXECUTOR": executor,
             "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}",
             **variables,
         }
@@ -54,8 +55,8 @@ class Fleet:
             self.start_producer(f"p{n}")
 
     def _ended_early(self) -> bool:
-        assert self.reader is not None
-        if self.reader.poll() is not None:
+        """Raises if the reader has ended."""
+        if self.reader is not None and self.reader.poll() is not None:
             raise RuntimeError((self._folder / "reader.txt").read_text()[-2000:])
         return False
 
@@ -71,13 +72,13 @@ class Fleet:
             *(name[1:], str(self._jobs), str(self._producers), self._executor),
         )  # fmt: skip
 
-    def start_reader(self, back_s: int = 0) -> None:
-        """Start the reader. It goes back by so many seconds."""
-        self.reader = self._python("reader", "tests.faults.ledger.reader", back_s=back_s)
+    def start_reader(self, back_ms: int = 0) -> None:
+        """Start the reader. It goes back by so many milliseconds."""
+        self.reader = self._python("reader", "tests.faults.ledger.reader", back_ms=back_ms)
 
-    def finish(self, back_s: int) -> None:
+    def finish(self, back_ms: int) -> None:
         """Read what is left of the log, and all records."""
-        process = self._python("reader", "tests.faults.ledger.reader", "finish", back_s=back_s)
+        process = self._python("reader", "tests.faults.ledger.reader", "finish", back_ms=back_ms)
         if process.wait(3600) != 0:
             raise RuntimeError((self._folder / "reader.txt").read_text()[-2000:])
 
@@ -88,6 +89,7 @@ class Fleet:
 
     def check(self) -> None:
         """Raise if a process ended although no fault has ended it."""
+        self._ended_early()
         for kind, processes in (("worker", self.workers), ("producer", self.producers)):
             for name, process in processes.items():
                 if process.poll() not in (None, 0) or (kind == "worker" and process.poll() == 0):
@@ -107,6 +109,7 @@ class Fleet:
                     process.send_signal(sig)
         for process in everyone:
             process.wait(STOP_S)
+        self.reader = None
         return producing
 
     def stop_reader(self) -> None:
@@ -134,14 +137,14 @@ class Fleet:
         return found
 
     def _python(
-        self, kind: str, module: str, *arguments: str, back_s: int = 0
+        self, kind: str, module: str, *arguments: str, back_ms: int = 0
     ) -> subprocess.Popen[bytes]:
         url = self._place.reader_url if kind == "reader" else self._place.url
         variables = {
             **self._variables,
             **self._place.client_variables,
             "LEDGER_URL": url,
-            "LEDGER_BACK_S": str(back_s),
+            "LEDGER_BACK_MS": str(back_ms),
         }
         with (self._folder / f"{kind}.txt").open("ab") as output:
             return subprocess.Popen(

@@ -6,12 +6,17 @@ import asyncio
 import os
 from pathlib import Path
 
+from tests.waiting import takes
+
+GATHER_S = 0.01
+"""Seconds for which lines are gathered before they are synced: one sync costs as much as many."""
+
 
 class Journal:
     """Appends lines to a file of this process alone.
 
-    `write` blocks until the lines are on the disk. `note` does the same for coroutines: lines that
-    arrive while others are being synced are synced together.
+    `write` blocks until the lines are on the disk. `note` does the same for coroutines, and syncs
+    the lines of several together.
     """
 
     def __init__(self, path: Path) -> None:
@@ -39,6 +44,7 @@ class Journal:
 
     async def _write_all(self) -> None:
         while self._next is not None:
+            await takes(GATHER_S)
             lines, self._lines = self._lines, []
             synced, self._next = self._next, None
             await asyncio.to_thread(self.write, "".join(lines))

@@ -15,6 +15,7 @@ import bisect
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Literal, NamedTuple
 
 from jobq.core.states import Kind, State, legal
@@ -31,7 +32,7 @@ SHOWN = 20
 
 Rule = Literal[
     "lost", "unfinished", "unexplained repeat", "hidden run", "end without a run", "two ends",
-    "wrong record", "illegal step", "gap", "wrong count", "bad exit",
+    "wrong record", "illegal step", "undone", "gap", "wrong count", "bad exit",
 ]  # fmt: skip
 
 
@@ -166,10 +167,10 @@ class Judge:
         if record is None:
             if story.acked_ms is not None and not self._forgets(story.acked_ms):
                 yield Finding("lost", story.job, f"acknowledged at {story.acked_ms} and gone")
+            elif last is not None and last.kind != "gap":
+                yield Finding("lost", story.job, f"{last.kind} by the log and gone")
             elif story.acked_ms is not None:
                 self.verdict.forgotten += 1
-            elif last is not None and not self._forgets(self._monotonic(last.at_ms)):
-                yield Finding("lost", story.job, f"{last.kind} by the log and gone")
             return
         if record.state not in ENDS:
             yield Finding("unfinished", story.job, f"{record.state} in the end")
@@ -184,37 +185,41 @@ class Judge:
             )
 
     def _check_steps(self, story: Story) -> Iterator[Finding]:
-        """Each event continues from the state, attempt and life that the event before it left.
-
-        After a power cut in a class that loses writes, it may continue from an earlier event, if
-        all events between are of the time that may be forgotten."""
-        kept: list[Event] = []
+        """Each event of the log continues from the state, attempt and life that the event before it
+        left. An event that the store has lost is of a time that may be forgotten."""
+        before: Event | None = None
         for event in story.events:
             if event.kind == "gap":
                 yield Finding("gap", story.job, "events were dropped before they were read")
                 continue
-            while kept and not _continues(kept[-1], event) and self._undone(kept[-1], event):
-                kept.pop()
             previous = State(event.previous) if event.previous else None
-            if not legal(Kind(event.kind), previous, State(event.state)):
-                yield Finding("illegal step", story.job, _step(kept, event))
-            elif kept and not _continues(kept[-1], event):
-                two = kept[-1].state in ENDS and event.state in ENDS
-                yield Finding("two ends" if two else "illegal step", story.job, _step(kept, event))
-            elif not kept and event.previous and not self._forks:
-                yield Finding("illegal step", story.job, _step(kept, event))
-            kept.append(event)
-        if sum(event.state in ENDS for event in kept) > 1:
-            yield Finding("two ends", story.job, ", ".join(event.kind for event in kept))
+            known = legal(Kind(event.kind), previous, State(event.state))
+            if not known or (before is None and event.previous):
+                yield Finding("illegal step", story.job, _step(before, event))
+            elif before is not None and not _continues(before, event):
+                two = before.state in ENDS and event.state in ENDS
+                rule: Rule = "two ends" if two else "illegal step"
+                yield Finding(rule, story.job, _step(before, event))
+            before = event
+        if sum(event.state in ENDS for event in story.events) > 1:
+            yield Finding("two ends", story.job, ", ".join(event.kind for event in story.events))
+        for event in story.undone:
+            if not self._may_be_undone(self._monotonic(event.at_ms)):
+                text = f"{event.kind} at attempt {event.attempt} was in the log and is gone"
+                yield Finding("undone", story.job, text)
 
     def _check_runs(self, story: Story) -> Iterator[Finding]:
         """The log has a claim for each run, and a return to the queue between two runs."""
         claims = {
             (event.life, event.attempt, event.worker)
-            for event in story.events
+            for event in chain(story.events, story.undone)
             if event.kind == "started"
         }
-        returns = {(event.life, event.attempt) for event in story.events if event.kind in RETURNS}
+        returns = {
+            (event.life, event.attempt)
+            for event in chain(story.events, story.undone)
+            if event.kind in RETURNS
+        }
         before: Run | None = None
         for run in story.runs:
             name = f"attempt {run.attempt} on {run.worker} at {run.at_ms}"
@@ -228,7 +233,7 @@ class Judge:
         ended = {
             (run.life, run.attempt, run.worker) for run in story.runs if run.ended_ms is not None
         }
-        for event in story.events:
+        for event in chain(story.events, story.undone):
             if event.kind == "completed" and (event.life, event.attempt, event.worker) not in ended:
                 yield Finding(
                     "end without a run",
@@ -257,13 +262,9 @@ class Judge:
         """Whether the store may have lost what it acknowledged at this time."""
         return any(begin - CLOCKS_MS <= at_ms <= end + CLOCKS_MS for begin, _, end in self._windows)
 
-    def _undone(self, lost: Event, event: Event) -> bool:
-        """Whether the first event may have been lost before the second one happened."""
-        lost_ms, at_ms = self._monotonic(lost.at_ms), self._monotonic(event.at_ms)
-        return any(
-            begin - CLOCKS_MS <= lost_ms <= end + CLOCKS_MS and at_ms >= cut - CLOCKS_MS
-            for begin, cut, end in self._forks
-        )
+    def _may_be_undone(self, at_ms: int) -> bool:
+        """Whether an event of this time may have been read and lost."""
+        return any(begin - CLOCKS_MS <= at_ms <= end + CLOCKS_MS for begin, _, end in self._forks)
 
     def _measure(self, story: Story) -> None:
         """Note how long after a fault runs began, and whether each stall has a fault."""
@@ -303,9 +304,9 @@ def _continues(before: Event, event: Event) -> bool:
     return (event.previous, event.attempt, event.life) == (before.state, attempt, before.life)
 
 
-def _step(kept: list[Event], event: Event) -> str:
-    before = f"{kept[-1].kind} at attempt {kept[-1].attempt}, then " if kept else ""
-    return f"{before}{event.kind} at attempt {event.attempt}: {event.previous} → {event.state}"
+def _step(before: Event | None, event: Event) -> str:
+    first = f"{before.kind} at attempt {before.attempt}, then " if before else ""
+    return f"{first}{event.kind} at attempt {event.attempt}: {event.previous} → {event.state}"
 
 
 def percentile(values: Sequence[int], share: float) -> int:

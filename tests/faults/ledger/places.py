@@ -79,6 +79,12 @@ class Place(ABC):
         """Whether the durability class allows to lose acknowledged calls."""
         return False
 
+    def may_undo(self, kind: str) -> bool:
+        """Whether a fault of this kind may undo what readers have seen."""
+        if kind == "failover":
+            return self.forks or self.loses
+        return self.loses and kind in ("kill server", "power cut")
+
     def close(self) -> None:
         """Stop the servers."""
         self.stack.close()

@@ -2,164 +2,129 @@
 
 from __future__ import annotations
 
-import random
-
-from tests.faults.ledger.facts import now_ms
-from tests.faults.ledger.places import CLIENTS, CLOCKS, NETWORK, SERVER, Place
 from tests.faults.ledger.shimming import environment
+from tests.faults.ledger.topologies import OneServer, Replicated
 from tests.stores.valkey import servers
+from tests.stores.valkey.servers import Server
 from tests.waiting import wait_until
 
 EVERYSEC_MS = 2_000
 """Milliseconds that `appendfsync everysec` may lose: it syncs every second, and postpones a write
-for up to two while a sync is under way."""
+for up to two while a sync is under way. A replica that nobody waits for lags by less."""
 LOAD_S = 600
 """Seconds that a server may take to start: it reads a file of millions of commands."""
-FAILOVER_S = 60
-"""Seconds that a failover may take."""
+FAILOVER_S = 180
+"""Seconds that a failover may take. A new replica gets a copy of everything."""
 
 
-class Valkey(Place):
+class Valkey(OneServer[Server]):
     """One server that appends every write to a file."""
 
-    kinds = CLIENTS | SERVER | NETWORK | CLOCKS | {"disk full", "power cut"}
     durabilities = ("always", "everysec")
+    weak = "everysec"
+    weak_ms = EVERYSEC_MS
+    damages = ("all", "end")
 
-    def open(self) -> None:
+    def make(self) -> Server:
         options = ("--appendonly", "yes", "--appendfsync", self.durability)
-        self.server = servers.Server(servers.valkey_binary(), self.disk, *options)
-        self.stack.callback(self.server.stop)
-        self._start()
-        self._port = self.proxied(self.server.port)
+        server = Server(servers.valkey_binary(), self.disk, *options)
+        self.stack.callback(server.stop)
+        return server
 
-    def _start(self) -> None:
+    def start(self) -> None:
         with environment(self.server_variables):
             self.server.start(seconds=LOAD_S)
 
+    def works(self) -> bool:
+        """With `always`, the server ends when it cannot write."""
+        return b"PONG" in self.server.tell("PING")
+
     @property
     def url(self) -> str:
-        return f"valkey://127.0.0.1:{self._port}?timeout=3"
+        return f"valkey://127.0.0.1:{self.port}?timeout=3"
 
     @property
     def reader_url(self) -> str:
         return f"{self.server.url}?timeout=10"
 
-    @property
-    def loses(self) -> bool:
-        return self.durability == "everysec"
 
-    def kill(self, rng: random.Random) -> int | None:
-        forgets = self._forgets()
-        self.server.kill()
-        self._start()
-        return forgets
+class ValkeyReplicas(Replicated[Server]):
+    """Primaries and replicas without files. Calls wait for the replica (`?wait=1`), or do not."""
 
-    def freeze(self, rng: random.Random) -> None:
-        self.server.freeze()
-
-    def thaw(self) -> None:
-        self.server.thaw()
-
-    def power_cut(self, rng: random.Random) -> int | None:
-        forgets = self._forgets()
-        self.server.kill()
-        self._cut(rng, "all", "end")
-        self._start()
-        return forgets
-
-    def repair(self) -> None:
-        """With `always`, the server ends when it cannot write."""
-        if b"PONG" not in self.server.tell("PING"):
-            self.server.kill()
-            self._start()
-
-    def _forgets(self) -> int | None:
-        return now_ms() - EVERYSEC_MS if self.loses else None
-
-
-class Sentinel(Place):
-    """A primary and a replica, watched by Sentinels. Calls wait for the replica (`?wait=1`)."""
-
-    kinds = CLIENTS | {"failover"}
     durabilities = ("wait", "replicated")
     forks = True
+    lag_ms = EVERYSEC_MS
+
+    @property
+    def loses(self) -> bool:
+        return self.durability == "replicated"
+
+    @property
+    def options(self) -> str:
+        """The options of the URL for workers and producers."""
+        return "?timeout=3&wait=1" if self.durability == "wait" else "?timeout=3"
+
+    def promote(self, replica: Server) -> None:
+        wait_until(
+            lambda: b"master" in replica.tell("ROLE"), "the promoted replica", seconds=FAILOVER_S
+        )
+
+    def follow(self, old: Server, new: Server) -> None:
+        old.start()
+        self.rejoin(old, new)
+        wait_until(
+            lambda: b"state=online" in new.tell("INFO", "replication"),
+            "the old primary to follow the new one",
+            seconds=FAILOVER_S,
+        )
+
+    def rejoin(self, old: Server, new: Server) -> None:
+        """Make the old primary a replica, if it does not become one by itself."""
+
+
+class Sentinel(ValkeyReplicas):
+    """A primary and a replica, watched by Sentinels."""
 
     def open(self) -> None:
         self.watched = self.stack.enter_context(servers.running_sentinel(self.disk))
 
     @property
     def url(self) -> str:
-        wait = "&wait=1" if self.durability == "wait" else ""
-        return f"{self.watched.url}?timeout=3{wait}"
+        return f"{self.watched.url}{self.options}"
 
     @property
     def reader_url(self) -> str:
         return f"{self.watched.url}?timeout=10"
 
-    @property
-    def loses(self) -> bool:
-        return self.durability == "replicated"
+    def roles(self) -> tuple[Server, Server]:
+        """On a loaded machine, Sentinels may have changed the roles by themselves."""
+        one, two = self.watched.primary, self.watched.replica
+        return (one, two) if b"master" in one.tell("ROLE") else (two, one)
 
-    def failover(self, rng: random.Random) -> int | None:
-        """Kill the primary. It comes back as a replica of the promoted one."""
-        watched = self.watched
-        forgets = now_ms() - EVERYSEC_MS if self.loses else None
-        primary, replica = watched.primary, watched.replica
-        primary.kill()
-        wait_until(
-            lambda: b"master" in replica.tell("ROLE"), "the promoted replica", seconds=FAILOVER_S
-        )
-        primary.start()
-        wait_until(
-            lambda: b"state=online" in replica.tell("INFO", "replication"),
-            "the old primary to follow the new one",
-            seconds=FAILOVER_S,
-        )
-        watched.primary, watched.replica = replica, primary
-        return forgets
+    def rejoin(self, old: Server, new: Server) -> None:
+        """Sentinels do the same, but later."""
+        old.tell("REPLICAOF", "127.0.0.1", str(new.port))
 
 
-class Cluster(Place):
-    """Three primaries with a replica each. Calls wait for the replica (`?wait=1`)."""
-
-    kinds = CLIENTS | {"failover"}
-    durabilities = ("wait", "replicated")
-    forks = True
+class Cluster(ValkeyReplicas):
+    """Three primaries with a replica each."""
 
     def open(self) -> None:
         self.cluster = self.stack.enter_context(servers.running_cluster(self.disk))
 
     @property
     def url(self) -> str:
-        wait = "&wait=1" if self.durability == "wait" else ""
         hosts = ",".join(f"127.0.0.1:{server.port}" for server in self.cluster.servers)
-        return f"valkey+cluster://{hosts}?timeout=3{wait}"
+        return f"valkey+cluster://{hosts}{self.options}"
 
-    @property
-    def loses(self) -> bool:
-        return self.durability == "replicated"
-
-    def failover(self, rng: random.Random) -> int | None:
-        """Kill the primary that has the queue. Its replica takes over, and it comes back as one."""
-        forgets = now_ms() - EVERYSEC_MS if self.loses else None
+    def roles(self) -> tuple[Server, Server]:
+        """The pair that has the queue."""
         pairs = list(zip(self.cluster.primaries, self.cluster.replicas, strict=True))
-        lost = max(range(3), key=lambda n: _keys(pairs[n][0]))
-        primary, replica = pairs[lost]
-        primary.kill()
-        wait_until(
-            lambda: b"master" in replica.tell("ROLE"), "the promoted replica", seconds=FAILOVER_S
-        )
-        primary.start()
-        wait_until(
-            lambda: b"state=online" in replica.tell("INFO", "replication"),
-            "the old primary to follow the new one",
-            seconds=FAILOVER_S,
-        )
-        self.cluster.primaries[lost], self.cluster.replicas[lost] = replica, primary
-        return forgets
+        one, two = max(pairs, key=lambda pair: _keys(pair[0]))
+        return (one, two) if b"master" in one.tell("ROLE") else (two, one)
 
 
-def _keys(server: servers.Server) -> int:
+def _keys(server: Server) -> int:
     """How many keys a server has."""
     reply = server.tell("DBSIZE").strip()
     return int(reply[1:]) if reply.startswith(b":") else 0

@@ -26,7 +26,7 @@ FOLDER = Path(os.environ.get("LEDGER_FOLDER", "."))
 AHEAD = int(os.environ.get("LEDGER_AHEAD", "20000"))
 """Jobs that wait at the most: producers go on until the end of the run, so that they can be killed.
 """
-BATCH = 50
+BATCH = int(os.environ.get("LEDGER_BATCH", "50"))
 """Jobs of one call. A kill in the middle of a call leaves so many with an unknown outcome."""
 EXECUTORS = {"mixed": ("inline", "thread", "process")}
 
@@ -52,8 +52,11 @@ async def produce(name: str, numbers: range, executor: str) -> None:
     kinds = cycle(EXECUTORS.get(executor, (executor,)))
     queue = await opened()
     try:
+        room = 0
         for batch in batches(n for n in numbers if n not in done):
-            await until_there_is_room(queue)
+            if room <= 0:
+                room = await room_of(queue)
+            room -= len(batch)
             await enqueue(queue, batch, next(kinds))
             now = facts.now_ms()
             journal.write("".join(facts.acked(n, now) for n in batch))
@@ -73,17 +76,18 @@ async def opened() -> Queue:
             return queue
 
 
-async def until_there_is_room(queue: Queue) -> None:
-    """Wait while workers are far behind."""
+async def room_of(queue: Queue) -> int:
+    """How many jobs may be enqueued, as soon as workers are not far behind."""
     while True:
         try:
             counts = await queue.counts()
         except StoreUnavailable:
             await takes(0.1)
             continue
-        if sum(n for state, n in counts.items() if state not in ENDED) < AHEAD:
-            return
-        await takes(0.05)
+        room = AHEAD - sum(n for state, n in counts.items() if state not in ENDED)
+        if room > 0:
+            return room
+        await takes(0.1)
 
 
 async def enqueue(queue: Queue, batch: list[int], kind: str) -> None:

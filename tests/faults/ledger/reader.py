@@ -2,7 +2,9 @@
 
 The reader is a process of its own, so a power cut of the machine that holds a SQLite file ends it
 too. The next one continues where it stopped. After a fault that may have undone writes, it goes
-back a little (LEDGER_BACK_S), because the store may have used the positions again.
+back (LEDGER_BACK_MS) and begins another pass, because the store may have used numbers of the log
+again. Within a pass, numbers have no gaps: if one is missing, the reader has followed a server to
+another history, and begins another pass too.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ import json
 import os
 import sys
 from pathlib import Path
+from typing import NamedTuple
 
 from jobq.core.event_records import EventRecord
 from jobq.core.records import Filter, QueueName
@@ -23,53 +26,114 @@ from tests.faults.ledger import facts
 from tests.waiting import takes
 
 FOLDER = Path(os.environ.get("LEDGER_FOLDER", "."))
+BACK_MS = int(os.environ.get("LEDGER_BACK_MS", "0"))
 QUEUE = QueueName("faults", "ledger")
 NOBODY = 99_999_999
 """The number under which events without a job are written, such as gaps."""
 PAGE = 5_000
-KEEP_S = 120
-"""Seconds for which the log keeps what was read, so that the reader can go back."""
+KEEP_MS = 60_000
+"""Milliseconds for which the log keeps what was read, so that the reader can go back."""
+TORN_MS = 20_000
+"""Milliseconds to go back if a number is missing: longer than a primary and a replica differ."""
+ACK_MS = 5_000
+"""Milliseconds between two calls that let the log drop what was read."""
+LOOK_S = 0.2
+"""Seconds between two looks at the end of the log."""
+
+
+class Torn(Exception):
+    """The next event does not have the next number."""
+
+
+class Page(NamedTuple):
+    """When a page was read, the position after it, and the number of its last event."""
+
+    at_ms: int
+    position: str
+    number: int
+
+
+START = Page(0, "0", 0)
 
 
 class Log:
     """The file of events, and beside it the positions at which pages end."""
 
-    def __init__(self) -> None:
+    def __init__(self, back_ms: int) -> None:
         self._events = (FOLDER / "events.facts").open("ab")
         self._positions = FOLDER / "positions.jsonl"
-        self.places = 0
-        self.pages: list[tuple[int, str, int]] = []  # when, the position, bytes of events until it
+        self._reading, self._after = -1, 0
+        self._pages = [START]
+        self._acked_ms = 0
+        size = 0
         if self._positions.exists():
             for line in self._positions.read_text().splitlines(True):
                 if line.endswith("\n"):
-                    at_ms, position, size, self.places = json.loads(line)
-                    self.pages.append((at_ms, position, size))
+                    at_ms, position, number, size, self._reading, self._after = json.loads(line)
+                    self._cut(self._after)
+                    self._pages.append(Page(at_ms, position, number))
         # A kill may have come between a page and its position: the page is read again.
-        self._events.truncate(self.pages[-1][2] if self.pages else 0)
+        self._events.truncate(size)
+        self.begin(back_ms)
 
-    def position(self, back_ms: int) -> str:
-        """Where to continue: after the last page, or after one that is `back_ms` older."""
-        if not self.pages:
-            return "0"
-        if not back_ms:
-            return self.pages[-1][1]
-        limit = facts.now_ms() - back_ms
-        return next((where for at, where, _ in reversed(self.pages) if at < limit), "0")
+    def begin(self, back_ms: int) -> None:
+        """Begin another pass: after the last page, or after one that is `back_ms` older."""
+        if back_ms:
+            limit = facts.now_ms() - back_ms
+            self._cut(
+                next((page.number for page in reversed(self._pages) if page.at_ms < limit), 0)
+            )
+        self._reading, self._after = self._reading + 1, self._pages[-1].number
+        self._write()
 
-    def add(self, events: tuple[EventRecord, ...], position: str) -> None:
-        """Append a page."""
+    def _write(self) -> None:
+        """Write down the last page, and to which pass it belongs."""
+        line = [*self._pages[-1], self._events.tell(), self._reading, self._after]
+        with self._positions.open("a") as file:
+            file.write(json.dumps(line) + "\n")
+
+    def _cut(self, number: int) -> None:
+        """Forget the pages after a number."""
+        while self._pages[-1].number > number:
+            self._pages.pop()
+
+    @property
+    def position(self) -> str:
+        """Where to continue."""
+        return self._pages[-1].position
+
+    def acknowledges(self) -> str | None:
+        """The position before which the log may drop its events, if it is time to say so."""
+        now = facts.now_ms()
+        if now < self._acked_ms + ACK_MS:
+            return None
+        self._acked_ms = now
+        old = (page.position for page in reversed(self._pages) if page.at_ms < now - KEEP_MS)
+        return next(old, "0")
+
+    def add(self, events: tuple[EventRecord, ...], position: str, *, torn: bool = False) -> None:
+        """Append a page. Raises Torn if a number is missing, unless that is known."""
+        number = self._pages[-1].number
         lines = []
         for event in events:
-            self.places += 1
-            number = int(event.job[1:]) if event.job else NOBODY
-            if event.job or event.kind == "gap":
-                lines.append(facts.happened(number, self.places, _short(event)))
+            if event.kind == "gap" or (torn and event.number != number + 1):
+                lines.append(facts.happened(NOBODY, self._reading, event.number, _gap(event)))
+            elif event.number != number + 1:
+                raise Torn
+            number = event.number
+            if event.job:
+                job = int(event.job[1:])
+                lines.append(facts.happened(job, self._reading, number, _short(event)))
         self._events.write("".join(lines).encode())
         self._events.flush()
-        page = (facts.now_ms(), position, self._events.tell())
-        self.pages.append(page)
-        with self._positions.open("a") as file:
-            file.write(json.dumps([*page, self.places]) + "\n")
+        self._pages.append(Page(facts.now_ms(), position, number))
+        self._write()
+
+
+def passes(folder: Path) -> list[tuple[int, int]]:
+    """Each pass of a run, and the number after which it began."""
+    lines = (folder / "positions.jsonl").read_text().splitlines()
+    return sorted({(reading, after) for *_, reading, after in map(json.loads, lines)})
 
 
 def _short(event: EventRecord) -> facts.Event:
@@ -79,50 +143,66 @@ def _short(event: EventRecord) -> facts.Event:
     )  # fmt: skip
 
 
+def _gap(event: EventRecord) -> facts.Event:
+    return facts.Event(f"gap-{event.id}", "gap", "", "", 0, 0, event.at_ms, "")
+
+
 async def follow(back_ms: int) -> None:
     """Read events as they come, and write down how many jobs have ended."""
-    log = Log()
-    position = log.position(back_ms)
+    log = Log(back_ms)
     while True:
         try:
             async with open_store(os.environ["LEDGER_URL"]) as store:
                 while True:
-                    position = await _read(store, log, position)
-                    await takes(0.1)
+                    await _read(store, log)
+                    await takes(LOOK_S)
         except StoreUnavailable:
-            await takes(0.2)
+            await takes(LOOK_S)
 
 
-async def _read(store: Store, log: Log, position: str) -> str:
-    """Read to the end of the log. Returns the position there."""
-    while True:
-        page = await store.read_events(QUEUE, after=position, limit=PAGE)
-        if page.events:
-            log.add(page.events, page.position)
-            position = page.position
-        limit = facts.now_ms() - KEEP_S * 1000
-        kept = next((where for at, where, _ in reversed(log.pages) if at < limit), "0")
-        await store.ack_events(QUEUE, "ledger", kept)
-        counts = await store.count(QUEUE)
-        progress = {
-            "ended": sum(n for state, n in counts.items() if state in ENDED),
-            "pending": sum(n for state, n in counts.items() if state not in ENDED),
-            "read": not page.events,
-            "at_ms": facts.now_ms(),
-        }
-        temporary = FOLDER / f"progress.{os.getpid()}"
-        temporary.write_text(json.dumps(progress))
-        temporary.replace(FOLDER / "progress.json")
-        if not page.events:
-            return position
+async def _read(store: Store, log: Log) -> None:
+    """Read to the end of the log."""
+    while await _read_page(store, log):
+        await _show(store, read=False)
+    if (position := log.acknowledges()) is not None:
+        await store.ack_events(QUEUE, "ledger", position)
+    await _show(store, read=True)
+
+
+async def _read_page(store: Store, log: Log) -> bool:
+    """Read a page. Returns whether there was any."""
+    page = await store.read_events(QUEUE, after=log.position, limit=PAGE)
+    if not page.events:
+        return False
+    try:
+        log.add(page.events, page.position)
+    except Torn:
+        log.begin(TORN_MS)
+        page = await store.read_events(QUEUE, after=log.position, limit=PAGE)
+        log.add(page.events, page.position, torn=True)
+    return True
+
+
+async def _show(store: Store, *, read: bool) -> None:
+    """Write down how far the run is."""
+    now = facts.now_ms()
+    counts = await store.count(QUEUE)
+    progress = {
+        "ended": sum(n for state, n in counts.items() if state in ENDED),
+        "pending": sum(n for state, n in counts.items() if state not in ENDED),
+        "read": read,
+        "at_ms": now,
+    }
+    temporary = FOLDER / f"progress.{os.getpid()}"
+    temporary.write_text(json.dumps(progress))
+    temporary.replace(FOLDER / "progress.json")
 
 
 async def finish() -> None:
     """Write down the rest of the log, every record and the counters, when all else has stopped."""
-    log = Log()
-    position = log.position(int(os.environ.get("LEDGER_BACK_S", "0")) * 1000)
+    log = Log(BACK_MS)
     async with open_store(os.environ["LEDGER_URL"]) as store:
-        await _read(store, log, position)
+        await _read(store, log)
         with (FOLDER / "records.facts").open("w") as file:
             cursor: str | None = None
             while True:
@@ -141,4 +221,4 @@ if __name__ == "__main__":
     if sys.argv[1:] == ["finish"]:
         asyncio.run(finish())
     else:
-        asyncio.run(follow(int(os.environ.get("LEDGER_BACK_S", "0")) * 1000))
+        asyncio.run(follow(BACK_MS))

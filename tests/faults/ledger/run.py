@@ -20,7 +20,7 @@ from tests.faults.ledger.places import CLOCKS, Place, Sqlite
 from tests.faults.ledger.places_postgres import Postgres, PostgresPair
 from tests.faults.ledger.places_server import JqServers, JqServersOnPostgres, JqServersOnValkey
 from tests.faults.ledger.places_valkey import Cluster, Sentinel, Valkey
-from tests.faults.ledger.tasks import CONCURRENCY
+from tests.faults.ledger.reader import passes
 from tests.waiting import blocks
 
 PLACES: dict[str, type[Place]] = {
@@ -38,15 +38,18 @@ EXECUTORS = ("inline", "thread", "process", "command", "mixed")
 STUCK_S = 180
 """Seconds without any progress after which a run is given up: far longer than a lease, a failover
 and the start of a worker on a loaded machine."""
-BACK_S = 60
-"""Seconds that the reader goes back after a fault that may have undone writes."""
-FAULT_S = 3.0
+MARGIN_MS = 1_000
+"""Milliseconds that the reader goes back beyond what a fault may have undone."""
+FAULT_S = 2.0
 """Seconds of load per fault: most faults last about so long."""
+MANY = 100_000
+"""Jobs from which on a run saves time: workers run more jobs at once, and producers enqueue more of
+them in a call."""
 MIN_WORK_MS, MAX_WORK_MS = 5.0, 1_000.0
 """Milliseconds that a handler works on average, unless the caller decides."""
-FORK_MS = 2_000
-"""Milliseconds before a failover in which a primary may have been ahead of its replica. Calls that
-wait for the replica give up after one second."""
+FORK_MS = 10_000
+"""Milliseconds before a failover in which a primary may have been ahead of its replica, by calls
+that were never acknowledged."""
 LOOK_S = 0.05
 """Seconds between two looks at the progress."""
 
@@ -72,6 +75,8 @@ class Settings:
     workers: int = 3
     producers: int = 2
     lease_s: float = 2.0
+    concurrency: int | None = None
+    """Jobs that a worker runs at once: so many runs does a kill interrupt."""
     work_ms: float | None = None
     """The average time that a handler works; by default, so long that faults meet running jobs."""
 
@@ -133,7 +138,7 @@ def judge(folder: Path, faults: list[Fault], *, wall_ms: int) -> Verdict:
         clocks_jump=any(fault.kind in CLOCKS for fault in faults),
     )
     with merged.open() as lines:
-        found.judge(facts.stories(lines))
+        found.judge(facts.stories(lines, passes(folder)))
     found.check_counts(counts)
     return found.verdict
 
@@ -158,16 +163,22 @@ class _Run:
             self.place, folder, jobs=settings.jobs, executor=settings.executor,
             variables={
                 "LEDGER_LEASE_S": str(settings.lease_s),
+                "LEDGER_CONCURRENCY": str(self._concurrency),
+                "LEDGER_BATCH": "250" if settings.jobs >= MANY else "50",
                 "LEDGER_WORK_MS": str(self._work_ms()),
                 "LEDGER_AHEAD": str(max(500, min(20_000, settings.jobs // 10))),
             },
         )  # fmt: skip
         self._last = (0, 0.0)  # how many jobs had ended, and since when
 
+    @property
+    def _concurrency(self) -> int:
+        return self._settings.concurrency or (100 if self._settings.jobs >= MANY else 20)
+
     def _work_ms(self) -> float:
         """The time of a handler. By default, the load takes as long as all the faults."""
         given = self._settings.work_ms
-        slots = self._settings.workers * CONCURRENCY
+        slots = self._settings.workers * self._concurrency
         wanted = len(self._plan) * FAULT_S * 1000 * slots / max(1, self._settings.jobs)
         return min(MAX_WORK_MS, max(MIN_WORK_MS, wanted)) if given is None else given
 
@@ -186,9 +197,10 @@ class _Run:
             wanted = int(step.share * self._settings.jobs)
             self._wait(lambda wanted=wanted: self._ended >= wanted or self._done)  # type: ignore[misc]
             self._strike(step)
+            self._last = (self._last[0], time.monotonic())
         self._wait(lambda: self._done)
         self._fleet.stop()
-        self._fleet.finish(BACK_S if self.place.loses or self.place.forks else 0)
+        self._fleet.finish(FORK_MS if self.place.loses or self.place.forks else 0)
 
     @property
     def _ended(self) -> int:
@@ -231,16 +243,18 @@ class _Run:
         if not self._fleet.producing:  # they are done
             kind = kind.replace("producer", "worker")
         act = getattr(self, "_" + kind.replace(" ", "_").replace("-", "_"))
+        if self.place.may_undo(kind):  # the reader must not continue in another history
+            self._fleet.stop_reader()
         at_ms = now_ms()
         who, forgets = act(rng) or ("", None)
-        forks = at_ms - FORK_MS if self.place.forks and kind == "failover" else None
+        forks = at_ms - FORK_MS if kind == "failover" and self.place.forks else None
         fault = Fault(kind, at_ms, now_ms(), who, forgets, forks)
         self.faults.append(fault)
         with (self._folder / "faults.jsonl").open("a") as file:
             file.write(json.dumps(fault._asdict()) + "\n")
-        if forgets is not None or forks is not None:
-            self._fleet.stop_reader()
-            self._fleet.start_reader(BACK_S)
+        if self._fleet.reader is None:
+            since = min((ms for ms in (forgets, forks) if ms is not None), default=None)
+            self._fleet.start_reader(0 if since is None else now_ms() - since + MARGIN_MS)
 
     def _pause_s(self, rng: random.Random) -> float:
         """Longer than a lease."""
@@ -348,7 +362,6 @@ class _Run:
         forgets = self.place.power_cut(rng)
         workers = len(self._fleet.workers)
         self._fleet.workers.clear()
-        self._fleet.start_reader(BACK_S if self.place.loses else 0)
         for _ in range(workers):
             self._fleet.start_worker()
         for name in producing:

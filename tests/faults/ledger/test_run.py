@@ -10,6 +10,7 @@ import pytest
 from tests.faults.ledger import facts
 from tests.faults.ledger.cheats import CHEATS
 from tests.faults.ledger.judge import Judge
+from tests.faults.ledger.reader import passes
 from tests.faults.ledger.report import table
 from tests.faults.ledger.run import Settings, execute
 
@@ -28,7 +29,7 @@ def test_a_small_run_is_good_and_every_cheat_in_its_facts_is_found(tmp_path: Pat
     assert result.verdict.repeats >= 6, "six jobs fail at first"
     for cheat, rules in CHEATS.items():
         with (tmp_path / "sorted.txt").open() as lines:
-            stories = list(facts.stories(lines))
+            stories = list(facts.stories(lines, passes(tmp_path)))
         cheat(stories, random.Random(SMALL.seed))
         found = Judge(result.faults).judge(stories)
         assert rules <= found.findings.keys(), cheat.__name__
