@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from tests.simulation.scenario import draw
-from tests.simulation.seeds import fails, run_seed, shrink, timeline
+from tests.simulation.seeds import Counted, fails, run_part, run_seed, shrink, timeline
 
 CHUNK = 20
 """Seeds that a process runs at a time."""
@@ -81,38 +81,19 @@ def _one(seed: int, store: str, *, shrinks: bool, all: bool) -> int:
     return 1 if found.problems else 0
 
 
-Counted = tuple[int, int, int, float]
-
-
 def _chunks(
     options: argparse.Namespace,
 ) -> Iterator[tuple[int, dict[int, tuple[str, ...]], Counted]]:
     end = options.first + options.seeds
     parts = [(n, min(n + CHUNK, end), options.store) for n in range(options.first, end, CHUNK)]
     if options.processes == 1:
-        yield from map(_run, parts)
+        yield from map(run_part, parts)
         return
     with ProcessPoolExecutor(options.processes, mp_context=get_context("spawn")) as pool:
         try:
-            yield from pool.map(_run, parts)
+            yield from pool.map(run_part, parts)
         finally:
             pool.shutdown(cancel_futures=True)
-
-
-def _run(part: tuple[int, int, str]) -> tuple[int, dict[int, tuple[str, ...]], Counted]:
-    start, end, store = part
-    failed: dict[int, tuple[str, ...]] = {}
-    jobs = calls = kills = 0
-    seconds = 0.0
-    for seed in range(start, end):
-        found = run_seed(seed, store=store)
-        if found.problems:
-            failed[seed] = found.problems
-        jobs += found.result.jobs
-        calls += found.result.calls
-        kills += found.result.kills
-        seconds += found.result.seconds
-    return end - start, failed, (jobs, calls, kills, seconds)
 
 
 if __name__ == "__main__":

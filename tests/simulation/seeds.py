@@ -38,6 +38,31 @@ def run_seed(seed: int, *, store: str = "memory", twice: bool = True) -> Seed:
     return Seed(seed, first, problems)
 
 
+Counted = tuple[int, int, int, float]
+"""Jobs, calls of the store, kills, and virtual seconds."""
+
+
+def run_part(part: tuple[int, int, str]) -> tuple[int, dict[int, tuple[str, ...]], Counted]:
+    """Run the seeds from `part[0]` to before `part[1]` on the store `part[2]`.
+
+    Returns their number, the problems of those that fail, and what was counted. It is not in
+    `__main__`, because processes that `spawn` starts do not import the `__main__` of a package.
+    """
+    start, end, store = part
+    failed: dict[int, tuple[str, ...]] = {}
+    jobs = calls = kills = 0
+    seconds = 0.0
+    for seed in range(start, end):
+        found = run_seed(seed, store=store)
+        if found.problems:
+            failed[seed] = found.problems
+        jobs += found.result.jobs
+        calls += found.result.calls
+        kills += found.result.kills
+        seconds += found.result.seconds
+    return end - start, failed, (jobs, calls, kills, seconds)
+
+
 def fails(scenario: Scenario, store: str = "memory") -> bool:
     """Whether a scenario breaks an invariant."""
     return bool(simulate(scenario, check, store=store).problems)

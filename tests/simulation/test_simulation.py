@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 
 from tests.simulation.scenario import draw
@@ -17,3 +20,11 @@ def test_every_seed_keeps_the_promises_and_runs_the_same_twice(first: int) -> No
         problems = run_seed(seed).problems
         if problems:
             pytest.fail(f"{problems[0]}\n\n{timeline(draw(seed))}")
+
+
+def test_the_command_runs_seeds_in_processes_of_their_own() -> None:
+    command = [sys.executable, "-m", "tests.simulation", "--seeds", "2", "--processes", "2"]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    assert "2/2" in ran.stdout
+    assert "0 fail" in ran.stdout
