@@ -29,19 +29,33 @@ class LeaseTable:
     tokens: set[tuple[JobKey, str]] = field(default_factory=set)
     attempts: dict[tuple[JobKey, int], int] = field(default_factory=dict)
     last: dict[tuple[str, int], tuple[str, Settled]] = field(default_factory=dict)
+    free: frozenset[str] = frozenset()
+    timed: bool = True
+
+    def is_valid(self, key: JobKey, at_ms: int) -> bool:
+        """Whether somebody certainly holds the job at this time."""
+        held = self.held.get(key)
+        return (
+            self.timed and held is not None and at_ms < held.expires_ms and key.id not in self.free
+        )
 
 
-def replay(exchanged: Iterable[Exchanged], free: frozenset[str] = frozenset()) -> list[str]:
-    """What a run did that the model cannot do. Operators may have ended the jobs of `free`."""
-    table = LeaseTable()
+def replay(
+    exchanged: Iterable[Exchanged], free: frozenset[str] = frozenset(), *, timed: bool = True
+) -> list[str]:
+    """What a run did that the model cannot do.
+
+    Operators may have ended the jobs of `free`. Without `timed`, the clock has jumped, and any
+    lease may have expired."""
+    table = LeaseTable(free=free, timed=timed)
     found: list[str] = []
     for each in exchanged:
         step = _settle if each.name == "settle" else _extend
-        found += (f"{each.process} at {each.at_ms}: {what}" for what in step(table, each, free))
+        found += (f"{each.process} at {each.at_ms}: {what}" for what in step(table, each))
     return found
 
 
-def _settle(table: LeaseTable, each: Exchanged, free: frozenset[str]) -> Iterator[str]:
+def _settle(table: LeaseTable, each: Exchanged) -> Iterator[str]:
     call, worker, reply = each.kwargs["call"], each.kwargs["worker"], each.result
     caller = (worker, lane_of(call))
     remembered = table.last.get(caller)
@@ -51,12 +65,12 @@ def _settle(table: LeaseTable, each: Exchanged, free: frozenset[str]) -> Iterato
     stale = set(reply.stale)
     for outcome in each.args[0]:
         ref = LeaseRef(outcome.queue, outcome.id, outcome.token)
-        yield from _applied(table, ref, ref in stale, each.at_ms, free)
+        yield from _applied(table, ref, ref in stale, each.at_ms)
     claim: Claim | None = each.kwargs.get("then")
     if reply.leases and (claim is None or len(reply.leases) > claim.limit):
         yield f"{len(reply.leases)} leases for {claim}"
     for lease in reply.leases:
-        yield from _granted(table, lease, free)
+        yield from _granted(table, lease)
     if each.args[0] or reply.leases:
         table.last[caller] = (call, reply)
 
@@ -71,31 +85,29 @@ def _repeated(table: LeaseTable, each: Exchanged, first: Settled) -> Iterator[st
             yield f"the repeated call {call} has the new lease {lease.id}/{lease.attempt}"
     got = {lease.token for lease in again.leases}
     for lease in first.leases:
-        held = table.held.get(JobKey(lease.queue, lease.id))
-        if held is None or held.token != lease.token or each.at_ms >= held.expires_ms:
+        key = JobKey(lease.queue, lease.id)
+        held = table.held.get(key)
+        if held is None or held.token != lease.token or not table.is_valid(key, each.at_ms):
             continue
         if lease.token not in got:
             yield f"the repeated call {call} has lost the lease {lease.id}/{lease.attempt}"
 
 
-def _applied(
-    table: LeaseTable, ref: LeaseRef, stale: bool, now_ms: int, free: frozenset[str]
-) -> Iterator[str]:
+def _applied(table: LeaseTable, ref: LeaseRef, stale: bool, now_ms: int) -> Iterator[str]:
     key = JobKey(ref.queue, ref.id)
     held = table.held.get(key)
     if held is None or held.token != ref.token:
         if not stale:
             yield f"an outcome of {ref.id} without a lease was applied"
         return
-    if stale and now_ms < held.expires_ms and ref.id not in free:
+    if stale and table.is_valid(key, now_ms):
         yield f"an outcome of {ref.id} under its lease was refused"
     del table.held[key]
 
 
-def _granted(table: LeaseTable, lease: Lease, free: frozenset[str]) -> Iterator[str]:
+def _granted(table: LeaseTable, lease: Lease) -> Iterator[str]:
     key = JobKey(lease.queue, lease.id)
-    held = table.held.get(key)
-    if held is not None and lease.started_ms < held.expires_ms and lease.id not in free:
+    if table.is_valid(key, lease.started_ms):
         yield f"{lease.id}/{lease.attempt} was granted while another lease of it was valid"
     if (key, lease.token) in table.tokens:
         yield f"{lease.id}/{lease.attempt} was granted under the token of an earlier lease"
@@ -107,12 +119,13 @@ def _granted(table: LeaseTable, lease: Lease, free: frozenset[str]) -> Iterator[
     table.held[key] = Held(lease.token, lease.expires_ms)
 
 
-def _extend(table: LeaseTable, each: Exchanged, free: frozenset[str]) -> Iterator[str]:
+def _extend(table: LeaseTable, each: Exchanged) -> Iterator[str]:
     for ref, state in zip(each.args[0], each.result, strict=True):
-        held = table.held.get(JobKey(ref.queue, ref.id))
+        key = JobKey(ref.queue, ref.id)
+        held = table.held.get(key)
         mine = held is not None and held.token == ref.token
         if state == "lost":
-            if mine and held is not None and each.at_ms < held.expires_ms and ref.id not in free:
+            if mine and table.is_valid(key, each.at_ms):
                 yield f"the lease of {ref.id} is valid, and was reported as lost"
         elif not mine or held is None:
             yield f"a lease of {ref.id} that does not exist was renewed"

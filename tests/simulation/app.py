@@ -29,7 +29,7 @@ TIMEOUT_S = 4.0
 """The timeout of tasks that may hang: shorter than a lease, so that both ends are seen."""
 
 
-WITH_TIMEOUT = frozenset({"work", "deliver", "squeeze"})
+WITH_TIMEOUT = frozenset({"work", "crunch", "deliver", "squeeze"})
 """The tasks with that timeout."""
 
 
@@ -140,22 +140,22 @@ class App:
             run.end = self.world.now
             self.world.tell(self.process.name, f"ends {job.id}/{job.attempt}: {run.how}")
 
+    def _meet_in_thread(self, fate: list[str], seconds: float) -> None:
+        """The same in a thread, which nobody can stop: it outlives the timeout of its run."""
+        attempt = current_job().attempt
+        what = fate[attempt - 1] if attempt <= len(fate) else "ok"
+        self.process.thread_s = THREAD_HANGS_S if what in ("hang", "stubborn") else seconds
+        if what == "die":
+            self.process.kill()
+        _raise(what)
+
     async def _meet(self, fate: list[str], seconds: float) -> None:
         """Do what the fate of this run says."""
         attempt = current_job().attempt
         what = fate[attempt - 1] if attempt <= len(fate) else "ok"
         if seconds:
             await asyncio.sleep(seconds)
-        if what == "fail":
-            raise ValueError("simulated")
-        if what == "reject":
-            raise Reject("simulated")
-        if what == "after":
-            raise Retry.after(0.7)
-        if what == "snooze":
-            raise Snooze(0.5, saved=current_job().saved)
-        if what == "limited":
-            raise RateLimited(1.5)
+        _raise(what)
         if what == "hang":
             await asyncio.sleep(90)
         if what == "stubborn":
@@ -186,6 +186,12 @@ class App:
                 await self._meet(fate, seconds)
                 return f"{job.id}/{job.attempt}"
 
+        @plain.task(retry=RETRY, timeout=TIMEOUT_S)
+        def crunch(fate: list[str], seconds: float) -> str:
+            with self._run() as job:
+                self._meet_in_thread(fate, seconds)
+                return f"{job.id}/{job.attempt}"
+
         @plain.task(retry=RETRY, timeout=60)
         async def steps(fate: list[str], seconds: float) -> str:
             with self._run() as job:
@@ -209,7 +215,7 @@ class App:
                 await self._meet(fate, 0.1)
                 return f"{job.id}/{job.attempt}"
 
-        self.work, self.steps, self.cursor = work, steps, cursor
+        self.work, self.crunch, self.steps, self.cursor = work, crunch, steps, cursor
 
     def _define_waits(self) -> None:
         plain = self.plain
@@ -313,5 +319,21 @@ class App:
         self.ledger.confirmed.setdefault((job.id, job._run.lease.life, name), at)
 
 
+def _raise(what: str) -> None:
+    """What a handler raises."""
+    if what == "fail":
+        raise ValueError("simulated")
+    if what == "reject":
+        raise Reject("simulated")
+    if what == "after":
+        raise Retry.after(0.7)
+    if what == "snooze":
+        raise Snooze(0.5, saved=current_job().saved)
+    if what == "limited":
+        raise RateLimited(1.5)
+
+
+THREAD_HANGS_S = 12.0
+"""Seconds: longer than the timeout and the grace of a run together."""
 LEASE_S = 5.0
 """Seconds of a lease. Faults last up to four times as long."""

@@ -20,6 +20,11 @@ EFFECTS = (
 comes; late; executed, and the reply is late; executed twice."""
 
 
+SHORT_EFFECTS = ("fail before", "fail after")
+SHORT_S = 0.5
+"""Seconds of a fault after which a worker can repeat its call long before its lease ends."""
+
+
 @dataclass(frozen=True)
 class CallFault:
     """What happens to one call of a process, counted from its start."""
@@ -28,6 +33,11 @@ class CallFault:
     call: int
     effect: str
     seconds: float
+
+    @property
+    def is_short(self) -> bool:
+        """Whether the caller soon learns that the call failed. That must cost no lease."""
+        return self.effect in SHORT_EFFECTS and self.seconds <= SHORT_S
 
     def __str__(self) -> str:
         return f"call {self.call} of {self.process}: {self.effect} ({self.seconds:g} s)"
@@ -83,6 +93,19 @@ class OutageOf:
 
 
 Fault = CallFault | Kill | Freeze | Jump | OutageOf
+
+
+def draw_short_faults(rng: Random, slots: list[str]) -> list[Fault]:
+    """Faults of a world in which calls often fail, and no lease may be lost."""
+    return [
+        CallFault(
+            f"{rng.choice(slots)}.0",
+            rng.randint(1, 150),
+            rng.choice(SHORT_EFFECTS),
+            rng.choice((0.0, 0.01, SHORT_S)),
+        )
+        for _ in range(rng.randint(10, 40))
+    ]
 
 
 def draw_faults(rng: Random, slots: list[str], seconds: float, amount: float) -> list[Fault]:

@@ -17,7 +17,7 @@ from tests.model.replay import replay
 from tests.simulation.app import WITH_TIMEOUT, Execution
 from tests.simulation.faults import CallFault, Freeze, Jump, Kill, OutageOf
 from tests.simulation.run import Evidence
-from tests.simulation.scenario import Scenario
+from tests.simulation.scenario import CALM_FATES, FATES, Scenario
 
 Attempt = tuple[str, str, int, int]
 """Queue, job, life and attempt."""
@@ -110,7 +110,9 @@ def ends_were_returned(evidence: Evidence) -> Iterator[str]:
                 yield f"{record.id} has the result of another job of its batch"
 
 
-_NAMED_RESULTS = frozenset({"work", "steps", "cursor", "total", "index", "deliver", "squeeze"})
+_NAMED_RESULTS = frozenset(
+    {"work", "crunch", "steps", "cursor", "total", "index", "deliver", "squeeze"}
+)
 
 
 # ── leases ────────────────────────────────────────────────────────────────────────────────────────
@@ -139,9 +141,11 @@ def stalls_explained(evidence: Evidence) -> Iterator[str]:
 
 
 def troubled_processes(scenario: Scenario) -> set[str | None]:
-    """The processes that a fault concerns. None: all of them."""
+    """The processes that a fault concerns which may cost a lease. None: all of them."""
     found: set[str | None] = set()
     for fault in scenario.faults:
+        if isinstance(fault, CallFault) and fault.is_short:
+            continue
         if isinstance(fault, CallFault | Kill | OutageOf):
             found.add(fault.process)
         elif isinstance(fault, Freeze) and not fault.main_only:
@@ -204,7 +208,7 @@ def is_calm(scenario: Scenario) -> bool:
         scenario.faults
         or scenario.lossy
         or scenario.slow
-        or fates & {"die", "block", "limited", "stubborn"}
+        or fates & (set(FATES) - set(CALM_FATES))
         or any(action.what in ("pause", "hold", "restart") for action in scenario.actions)
     )
 
@@ -338,15 +342,9 @@ def dead_letters(evidence: Evidence) -> Iterator[str]:
 
 def exchanges_follow_the_model(evidence: Evidence) -> Iterator[str]:
     """The store grants, renews and ends leases as the model of the protocol does."""
-    faults = evidence.scenario.faults
-    if any(isinstance(fault, Jump) for fault in faults):
-        return
+    jumps = any(isinstance(fault, Jump) for fault in evidence.scenario.faults)
     operated = frozenset(a.id for a in evidence.scenario.actions if a.what in OPERATED)
-    # docs/model.md: a call that is executed after the worker's next one may reuse a token.
-    late = any(isinstance(fault, CallFault) and fault.effect == "repeat" for fault in faults)
-    for found in replay(evidence.exchanged, free=operated):
-        if not (late and "token of an earlier lease" in found):
-            yield found
+    yield from replay(evidence.exchanged, free=operated, timed=not jumps)
 
 
 OPERATED = frozenset({"cancel", "remove", "rerun"})

@@ -12,6 +12,7 @@ from functools import partial
 from itertools import count
 from typing import Any
 
+from jobq import Worker
 from jobq.core.event_records import EventRecord
 from jobq.core.queues import ScheduleRecord
 from jobq.core.records import JobRecord, QueueName
@@ -71,12 +72,12 @@ class Result:
 
 def simulate(
     scenario: Scenario,
-    check: Callable[[Evidence], list[str]],
+    check: Callable[[Evidence], list[str]] | None,
     *,
     keep_story: bool = False,
     store: str = "memory",
 ) -> Result:
-    """Run a scenario, and check what it leaves behind."""
+    """Run a scenario, and check what it leaves behind. Without `check`, only its trace matters."""
     world = World(scenario.seed, keep_story=keep_story)
     folder = None
     if store == "memory":
@@ -86,10 +87,10 @@ def simulate(
         url = f"sqlite:///{folder}/jobs.db"
     try:
         with simulated(world):
-            stage = _Stage(world, scenario, url)
+            stage = _Stage(world, scenario, url, collects=check is not None)
             try:
                 stage.play()
-                if stage.evidence is not None and not world.problems:
+                if check is not None and stage.evidence is not None and not world.problems:
                     for problem in check(stage.evidence):
                         world.problem(problem)
             except WorldStuck as stuck:
@@ -100,7 +101,7 @@ def simulate(
         if folder is not None:
             shutil.rmtree(folder, ignore_errors=True)
     return Result(
-        digest=world.digest,
+        digest=stage.digest or world.digest,
         problems=tuple(world.problems),
         story=world.story or [],
         seconds=world.now - 1000.0,
@@ -115,8 +116,10 @@ def simulate(
 class _Stage:
     """The processes of a world, and who starts them again when they die."""
 
-    def __init__(self, world: World, scenario: Scenario, url: str) -> None:
+    def __init__(self, world: World, scenario: Scenario, url: str, *, collects: bool) -> None:
         self.world = world
+        self.collects = collects
+        self.digest = ""  # of the trace until the evidence is collected
         self.scenario = scenario
         self.ledger = Ledger()
         self.network = Network(world, url)
@@ -126,6 +129,7 @@ class _Stage:
         self.faulty: list[tuple[float, str]] = []
         self.living: dict[str, Process] = {}
         self.stops: dict[str, Callable[[], Any]] = {}  # by process
+        self.workers: dict[str, Worker] = {}  # the last one of each slot
         self.stopping = False
         self.evidence: Evidence | None = None
         self.done = False
@@ -217,7 +221,7 @@ class _Stage:
 
     async def _work(self, slot: str, process: Process) -> None:
         app = App(process, self.ledger, self.scenario.shape)
-        worker = app.worker(self.scenario.workers[int(slot[1:])])
+        worker = self.workers[slot] = app.worker(self.scenario.workers[int(slot[1:])])
         self.stops[slot] = lambda: process.main.create_task(worker.stop())
         await worker.run()
 
@@ -253,8 +257,11 @@ class _Stage:
             await asyncio.sleep(FAULTY_S)
             await self._end_of_jobs(store)
             await self._probe()
+            await self._slots_free()
             await self._stop_all()
-            await self._collect(store)
+            self.digest = self.world.digest
+            if self.collects:
+                await self._collect(store)
 
     async def _end_of_jobs(self, store: Store) -> None:
         names = await self._queues(store)
@@ -316,6 +323,21 @@ class _Stage:
             lambda task: done.get_loop().call_soon(_forward, task, done)
         )
         await done
+
+    async def _slots_free(self) -> None:
+        """Nothing runs any more, so each worker soon has all its slots."""
+        taken = {slot: self.workers[slot] for slot in self.living if slot in self.workers}
+        deadline = self.world.now + 30
+        while self.world.now < deadline:
+            for slot, worker in list(taken.items()):
+                if worker._slots is None or worker._slots.free == worker._slots.total:
+                    del taken[slot]
+            if not taken:
+                return
+            await asyncio.sleep(0.1)
+        for slot, worker in taken.items():
+            assert worker._slots is not None
+            self.world.problem(f"{slot} has {worker._slots.free} of {worker._slots.total} slots")
 
     async def _stop_all(self) -> None:
         self.stopping = True

@@ -7,9 +7,13 @@ from random import Random
 from typing import Any
 
 from tests.simulation.app import Shape
-from tests.simulation.faults import Fault, draw_faults
+from tests.simulation.faults import Fault, draw_faults, draw_short_faults
 
-FATES = ("fail", "fail", "reject", "after", "snooze", "limited", "hang", "stubborn", "die", "block")
+CALM_FATES = ("fail", "fail", "reject", "after", "snooze")
+FATES = (*CALM_FATES, "limited", "hang", "stubborn", "die", "block")
+HARMLESS_FATES = (*CALM_FATES, "limited", "hang", "stubborn")
+"""What a handler does in its runs. In a calm world slots are free at once. Harmless ones cost no
+lease."""
 KEYS = ("a", "b", "c")
 
 
@@ -58,7 +62,7 @@ class Scenario:
 def draw(seed: int) -> Scenario:
     """The scenario of a seed."""
     rng = Random(f"{seed}/scenario")
-    amount = rng.choice((0.0, 0.3, 0.6, 1.0, 1.0))
+    temper = rng.choice(("calm", "flaky", "faulty", "wild", "wild"))
     workers = tuple(rng.choice((1, 2, 3, 6)) for _ in range(rng.randint(1, 3)))
     producers = tuple(f"p{n}" for n in range(rng.randint(1, 2)))
     shape = Shape(
@@ -72,29 +76,36 @@ def draw(seed: int) -> Scenario:
         seed=seed,
         workers=workers,
         producers=producers,
-        actions=tuple(sorted(_actions(rng, producers), key=lambda action: action.at)),
+        actions=tuple(sorted(_actions(rng, producers, temper), key=lambda action: action.at)),
         faults=(),
         shape=shape,
         lanes=rng.choice((None, 1, 2)),
-        lossy=rng.choice((0.0, 0.1, 0.5)) if amount else 0.0,
-        slow=rng.choice((0.0, 0.02, 0.1)) if amount else 0.0,
+        lossy=0.0 if temper == "calm" else rng.choice((0.0, 0.1, 0.5)),
+        slow=0.0 if temper in ("calm", "flaky") else rng.choice((0.0, 0.02, 0.1)),
         relays=rng.choice((0, 0, 1, 2)),
     )
+    if temper == "calm":
+        return scenario
+    if temper == "flaky":
+        return replace(scenario, faults=tuple(draw_short_faults(rng, scenario.slots)))
+    amount = 0.4 if temper == "faulty" else 1.0
     return replace(scenario, faults=tuple(draw_faults(rng, scenario.slots, 15.0, amount)))
 
 
-def _actions(rng: Random, producers: tuple[str, ...]) -> list[Action]:
+def _actions(rng: Random, producers: tuple[str, ...], temper: str) -> list[Action]:
+    fates = {"calm": CALM_FATES, "flaky": HARMLESS_FATES}.get(temper, FATES)
+    operated = _CALMLY_OPERATED if temper == "calm" else _OPERATED
     found: list[Action] = []
     jobs: list[str] = []
     for n in range(rng.randint(3, 20)):
         at, who = rng.choice((0.0, rng.uniform(0, 10))), rng.choice(producers)
         what = rng.choice(_PRODUCED)
         id = f"{what[0]}{n}"
-        found.append(Action(at, who, what, id, _args(rng, what, id), _options(rng, what)))
+        found.append(Action(at, who, what, id, _args(rng, what, id, fates), _options(rng, what)))
         if what not in ("flow", "schedule"):
             jobs.append(id)
     for n in range(rng.randint(0, 6)):
-        what = rng.choice(_OPERATED)
+        what = rng.choice(operated)
         target = rng.choice(jobs) if jobs else "none"
         found.append(Action(rng.uniform(0, 12), rng.choice(producers), what, target, (n,)))
     return found
@@ -103,23 +114,24 @@ def _actions(rng: Random, producers: tuple[str, ...]) -> list[Action]:
 _PRODUCED = (
     "work", "work", "work", "work", "steps", "cursor", "parent", "approve", "pages", "flow",
     "index", "index", "keep", "batch", "batch", "schedule", "deliver", "deliver", "deliver",
-    "narrow", "narrow", "narrow",
+    "narrow", "narrow", "narrow", "crunch", "crunch",
 )  # fmt: skip
-_OPERATED = (
-    "cancel", "cancel", "rerun", "signal", "signal", "pause", "hold", "promote", "reprioritise",
-    "update", "remove", "restart",
+_CALMLY_OPERATED = (
+    "cancel", "cancel", "rerun", "signal", "signal", "promote", "reprioritise", "update", "remove",
 )  # fmt: skip
+_OPERATED = (*_CALMLY_OPERATED, "pause", "hold", "restart")
 
 
-def _fate(rng: Random) -> list[str]:
-    return [rng.choice(FATES) for _ in range(rng.choice((0, 0, 0, 1, 1, 2, 3)))]
+def _fate(rng: Random, fates: tuple[str, ...]) -> list[str]:
+    return [rng.choice(fates) for _ in range(rng.choice((0, 0, 0, 1, 1, 2, 3)))]
 
 
-def _args(rng: Random, what: str, id: str) -> tuple[Any, ...]:
+def _args(rng: Random, what: str, id: str, fates: tuple[str, ...]) -> tuple[Any, ...]:
     seconds = rng.choice((0.0, 0.0, 0.1, 1.0, 3.0))
-    fate = _fate(rng)
+    fate = _fate(rng, fates)
     return {
         "work": (fate, seconds),
+        "crunch": (fate, seconds),
         "steps": (fate, seconds),
         "cursor": (rng.randint(1, 4), fate),
         "parent": (rng.randint(0, 4), fate),

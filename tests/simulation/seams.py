@@ -22,6 +22,8 @@ from jobq.engine import apart, runner
 from jobq.engine.identity import _process
 from jobq.engine.keeper import Keeper
 from jobq.engine.run import Run
+from jobq.executors import thread
+from jobq.executors.thread import ThreadExecutor
 from jobq.stores.sqlite import database, transactions
 from jobq.stores.sqlite.transactions import GROUP, TransactionThread
 from tests.simulation.world import SimLoop, World, running_process
@@ -81,6 +83,8 @@ def _replacements(world: World, chance: random.Random) -> list[tuple[Any, str, A
         (secrets, "token_hex", token_hex),
         (Keeper, "_start_thread", _keep_in_loop),
         (Run, "__hash__", _stable_hash),
+        (ThreadExecutor, "_add_thread", _count_thread),
+        (thread, "SimpleQueue", _Threads),
         (TransactionThread, "start", _start),
         (TransactionThread, "stop", _stop),
         (TransactionThread, "submit", _submit),
@@ -103,6 +107,37 @@ def _keep_in_loop(keeper: Keeper) -> None:
 def _stable_hash(run: Run) -> int:
     """Sets of runs are iterated in the same order each time: the default hash is an address."""
     return zlib.crc32(run.lease.token.encode())
+
+
+# ── threads of handlers ───────────────────────────────────────────────────────────────────────────
+
+
+class _Threads:
+    """The threads of an executor. They take virtual time (`Process.thread_s`) and never wait."""
+
+    def __init__(self) -> None:
+        self._process = running_process()
+
+    def put(self, work: Any) -> None:
+        """Call a function in a thread."""
+        if work is not None:
+            self._process.main.call_later(self._process.rng.choice((0.0, 0.001)), self._run, work)
+
+    def _run(self, work: Any) -> None:
+        process = self._process
+        process.thread_s = 0.0
+        work.run()
+        process.main.call_later(process.thread_s, self._finish, work)
+
+    def _finish(self, work: Any) -> None:
+        executor = work.of.runner.executors["thread"]
+        executor._finished.append(work)
+        executor._collect()
+
+
+def _count_thread(executor: ThreadExecutor) -> None:
+    """A thread of `_Threads` needs no start."""
+    executor._threads += 1
 
 
 # ── the store's threads ───────────────────────────────────────────────────────────────────────────

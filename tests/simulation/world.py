@@ -134,6 +134,7 @@ class Process:
         self.calls = 0  # calls of the store that it has sent
         self.rng = Random(f"{world.seed}/{name}")
         self.blocked = False  # a handler has blocked its main thread
+        self.thread_s = 0.0  # virtual seconds that the last function called in a thread takes
         self.kill_at_step: int | None = None
         self.loops: list[SimLoop] = []
         self.add_loop("main")
