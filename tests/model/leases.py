@@ -22,11 +22,12 @@ WAITING, ACTIVE, COMPLETED = State.WAITING, State.ACTIVE, State.COMPLETED
 
 
 class Token(NamedTuple):
-    """Proves a lease. Real tokens have the same parts, and the job's number."""
+    """Proves a lease. Real tokens have the same parts, and the job's number and life."""
 
     worker: int
     life: int
     call: int
+    attempt: int
 
 
 class Job(NamedTuple):
@@ -123,6 +124,7 @@ class Bugs:
     renews_lost: bool = False  # the store renews a lease without looking at its token
     never_expires: bool = False  # the store does not take leases away
     shared_life: bool = False  # a worker that restarts counts its calls from the start again
+    short_tokens: bool = False  # tokens do not contain the attempt
     acks_early: bool = False  # the worker forgets ended runs before the store has replied
 
 
@@ -291,7 +293,7 @@ class Model:
         last = world.last[call.worker]
         repeated = last is not None and (last.life, last.number) == (call.life, call.number)
         if repeated and last is not None and not self.bugs.no_memory:
-            held = [n for n, job in enumerate(world.jobs) if job.token == _token(call)]
+            held = [n for n, job in enumerate(world.jobs) if _is_of(job.token, call)]
             leases = frozenset() if self.bugs.forgets_leases else _leases(world, held)
             yield ", and was executed before", _replied(world, call, last.stale, leases)
             return
@@ -303,7 +305,8 @@ class Model:
         for n in claimed:
             job = world.jobs[n]
             started = _moved(job, Kind.STARTED, ACTIVE)._replace(
-                attempt=job.attempt + 1, token=_token(call)
+                attempt=job.attempt + 1,
+                token=_token(call, 0 if self.bugs.short_tokens else job.attempt + 1),
             )
             world = _job(world, n, started)
         remembered = Remembered(call.life, call.number, frozenset(stale))
@@ -386,8 +389,13 @@ def broken(world: World, model: Model) -> str | None:
 # ── parts of states ───────────────────────────────────────────────────────────────────────────────
 
 
-def _token(call: Call) -> Token:
-    return Token(call.worker, call.life, call.number)
+def _token(call: Call, attempt: int) -> Token:
+    return Token(call.worker, call.life, call.number, attempt)
+
+
+def _is_of(token: Token | None, call: Call) -> bool:
+    """Whether a lease was granted by this call."""
+    return token is not None and token[:3] == (call.worker, call.life, call.number)
 
 
 def _moved(job: Job, kind: Kind, state: State) -> Job:

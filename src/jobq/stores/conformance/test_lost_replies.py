@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from jobq.core.states import State
 from jobq.stores.conformance.kit import SECOND, Desk, complete, fail, ref, release, retry
 from jobq.stores.conformance.roles import needs
@@ -128,3 +130,20 @@ async def test_leases_of_a_reply_that_never_came_stall_like_any_other(q: Desk) -
     q.clock.advance(2 * SECOND)
     lease = await q.take("w2")
     assert (lease.id, lease.attempt, lease.stalls) == ("a", 2, 1)
+
+
+@pytest.mark.parametrize("many", [1, 20])
+async def test_a_call_that_arrives_again_after_the_next_one_grants_no_token_twice(
+    q: Desk, many: int
+) -> None:
+    await q.put(*(f"j{n}" for n in range(many)))
+    first = await q.exchange(call="x", then=q.claiming(many))
+    again = await q.exchange(call="x", then=q.claiming(many))
+    assert again.leases == first.leases
+    await q.exchange(*(release(lease) for lease in first.leases), call="y")
+    await q.exchange(call="x", then=q.claiming(many))  # the store may execute it, or refuse it
+    refs = tuple(ref(lease) for lease in first.leases)
+    assert await q.store.extend(refs, lease_ms=SECOND) == ["lost"] * many
+    late = await q.exchange(*(complete(lease) for lease in first.leases), call="z")
+    assert late.stale == refs
+    assert (await q.counts()).get("completed", 0) == 0

@@ -16,7 +16,7 @@ from jobq.stores.relational.claim import REMEMBERED, lease_of, queue_order
 from jobq.stores.relational.codes import ENDING, WATCHED
 from jobq.stores.relational.memory import Granted
 from jobq.stores.relational.rows import ClaimedJob, read
-from jobq.stores.relational.tokens import caller_of, token_mark
+from jobq.stores.relational.tokens import caller_of, token_mark, token_of
 
 _STATEMENTS_ABOVE = (
     *(FAST_ABOVE[name] for name in ("exchange", "next_times")),
@@ -134,7 +134,7 @@ class Claiming:
         self._learn(found)
         for queue in self.queues:
             for job in found.get(queue.qid, ()):
-                token = f"{job.pk}{self.mark}"
+                token = token_of(job, self.mark)
                 if not job.flags & ENDING & ~WATCHED:
                     granted[token] = Granted(
                         queue.qid, job.pk, job.id, job.life, job.name, None, job.attempt,

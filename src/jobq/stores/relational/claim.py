@@ -14,7 +14,7 @@ from jobq.stores.relational.codes import ACTIVE, CANCEL, ENDING, NOTED, WAITING
 from jobq.stores.relational.memory import Granted
 from jobq.stores.relational.options import BROKEN, event_meta, unpack_options
 from jobq.stores.relational.rows import ClaimedJob, KeyHead, QueueRow, RepeatedClaim, read_all
-from jobq.stores.relational.tokens import token_mark
+from jobq.stores.relational.tokens import token_mark, token_of
 from jobq.stores.relational.tx import Tx
 
 _STARTED = KIND_CODES[Kind.STARTED]
@@ -68,7 +68,7 @@ def again(tx: Tx, wanted: Claim, worker: str, call: str) -> list[Lease]:
             rows = tx.execute(tx.sql.hot["claimed_by_call"], (queue.qid, mark)).fetchall()
             leases += [
                 _lease(tx, queue, job, job.token, job.started_ms, job.at_ms)
-                for job in read_all(rows, RepeatedClaim)
+                for job in sorted(read_all(rows, RepeatedClaim), key=queue_order)
             ]
     return leases
 
@@ -107,7 +107,8 @@ def _claim_from(
         head = tx.execute(tx.sql.hot["head_of_queue"], (queue.qid, now, room)).fetchall()
         jobs = read_all(head, ClaimedJob)
         for job in jobs:
-            tx.execute(tx.sql.hot["claim_one"], (f"{job.pk}{mark}", worker, now, expires, job.pk))
+            claimed_one = (token_of(job, mark), worker, now, expires, job.pk)
+            tx.execute(tx.sql.hot["claim_one"], claimed_one)
     else:
         claimed = (mark, worker, now, expires, queue.qid, room)
         jobs = read_all(tx.execute(tx.sql.hot["claim_plain"], claimed).fetchall(), ClaimedJob)
@@ -118,10 +119,12 @@ def _claim_from(
     rates.started(tx, queue, len(jobs))
     if queue.mode != "keyed":
         jobs.sort(key=queue_order)
-    _record(tx, queue, jobs, worker, mark)
+    tokens = _record(tx, queue, jobs, worker, mark)
     if len(tx.memory.granted) > REMEMBERED:
         tx.memory.granted.clear()
-    return [_lease(tx, queue, job, f"{job.pk}{mark}", now, expires) for job in jobs]
+    return [
+        _lease(tx, queue, job, token, now, expires) for job, token in zip(jobs, tokens, strict=True)
+    ]
 
 
 def _claim_keyed(
@@ -147,7 +150,9 @@ def _claim_keyed(
             break
         overrides = keys.overrides(tx, queue.qid, [head.key or "" for head in going])
         chosen = rates.keys_affordable(tx, queue, going, overrides)
-        tx.many(tx.sql.hot["claim_one"], [(f"{head.pk}{mark}", *rest, head.pk) for head in chosen])
+        tx.many(
+            tx.sql.hot["claim_one"], [(token_of(head, mark), *rest, head.pk) for head in chosen]
+        )
         still_ready = keys.started(tx, queue, chosen, overrides)
         jobs += chosen
         if queue.held_ms > tx.now or (
@@ -167,12 +172,15 @@ def queue_order(job: ClaimedJob) -> tuple[int, int]:
     return -job.priority, job.seq
 
 
-def _record(tx: Tx, queue: QueueRow, jobs: list[ClaimedJob], worker: str, mark: str) -> None:
-    """Write the starts to the event log and the counters, and remember the leases."""
+def _record(tx: Tx, queue: QueueRow, jobs: list[ClaimedJob], worker: str, mark: str) -> list[str]:
+    """Write the starts to the event log and the counters, and remember the leases.
+
+    Returns their tokens."""
     tx.check_claimed(jobs)
     now, qid, granted = tx.now, queue.qid, tx.memory.granted
     waited = stalled = 0
     items: list[Item] = []
+    tokens: list[str] = []
     names = queue.settings.event_meta
     meta = None
     for job in jobs:
@@ -183,9 +191,11 @@ def _record(tx: Tx, queue: QueueRow, jobs: list[ClaimedJob], worker: str, mark: 
             stalled += 1
         if names:
             meta = event_meta(job.options, names)
+        pk = job.pk
+        token = f"{pk}.{life}.{attempt}{mark}"  # token_of, without a call: this runs for every job
+        tokens.append(token)
         if not job.flags & ENDING:
-            pk = job.pk
-            granted[f"{pk}{mark}"] = Granted(
+            granted[token] = Granted(
                 qid, pk, id, life, name, key, attempt, failures, stalls, created, due, now, meta
             )
         item: Item = (
@@ -196,6 +206,7 @@ def _record(tx: Tx, queue: QueueRow, jobs: list[ClaimedJob], worker: str, mark: 
     tx.record_batch(qid, _STARTED, WAITING, ACTIVE, items, worker=worker, wait_ms=waited)
     if stalled:
         tx.count_stalled(qid, -stalled)
+    return tokens
 
 
 def _lease(

@@ -21,6 +21,8 @@ from jobq.stores.relational.rows import (
 
 JOB_COLUMNS = Job.__struct_fields__[:-1]  # `actor` is not stored
 _CLAIMED = ClaimedJob.__struct_fields__
+_TOKEN = "pk || '.' || life || '.' || {}"
+"""What the tokens of a job's leases begin with, as in tokens.token_of."""
 
 
 def lists(mark: Callable[[int], str], queue: Sequence[str] = QUEUE) -> dict[str, str]:
@@ -36,6 +38,8 @@ def lists(mark: Callable[[int], str], queue: Sequence[str] = QUEUE) -> dict[str,
         "claimed": _list(_CLAIMED),
         "claiming": _claiming(),
         "claiming_j": _claiming("j."),
+        "token": _TOKEN.format("attempt"),
+        "new_token": _TOKEN.format("(attempt + 1)"),
         "head": _list(HeadOfQueue.__struct_fields__),
         "edge": _list(Edge._fields),
         "lock": _list(Lock._fields),

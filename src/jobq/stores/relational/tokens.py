@@ -1,12 +1,22 @@
-"""The tokens of leases: the job's number, and the call that claimed it."""
+"""The tokens of leases: the job's number, its life and attempt, and the call that claimed it.
+
+No two leases of a job have the same token. The call alone would not do: a call that the network
+delivers again after the worker's next one claims the job a second time.
+"""
 
 from __future__ import annotations
 
 from jobq.core.records import lane_of
+from jobq.stores.relational.rows import ClaimedJob
+
+
+def token_of(job: ClaimedJob, mark: str) -> str:
+    """The token of a lease. Statements that claim several jobs make the same text."""
+    return f"{job.pk}.{job.life}.{job.attempt}{mark}"
 
 
 def token_mark(worker: str, call: str) -> str:
-    """The part of a token that all leases of one call share. It follows the job's number."""
+    """The part of a token that all leases of one call share. It follows the attempt."""
     return f".{worker}/{call}"
 
 

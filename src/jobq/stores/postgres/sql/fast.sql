@@ -79,7 +79,7 @@ began AS MATERIALIZED (
 ),
 claimed AS (
     UPDATE jobs_hot
-    SET state = 3, attempt = attempt + 1, token = pk || $8::text, worker = $9,
+    SET state = 3, attempt = attempt + 1, token = {new_token} || $8::text, worker = $9,
         started_ms = (SELECT ms FROM began), at_ms = $10, keep = 0
     WHERE ctid = ANY (ARRAY(SELECT at FROM picked))
     RETURNING qid, {claimed}

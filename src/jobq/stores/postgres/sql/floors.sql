@@ -68,8 +68,8 @@ ORDER BY at_ms LIMIT 1;
 
 -- name: claim_plain: as in hot.sql
 UPDATE jobs_hot
-SET state = 3, attempt = attempt + 1, token = pk || $1::text, worker = $2, started_ms = $3,
-    at_ms = $4, keep = 0
+SET state = 3, attempt = attempt + 1, token = {new_token} || $1::text, worker = $2,
+    started_ms = $3, at_ms = $4, keep = 0
 WHERE pk = ANY (ARRAY(
     SELECT head.pk
     FROM unnest($7::integer[], $8::integer[], $9::integer[], $10::bigint[], $11::bigint[])

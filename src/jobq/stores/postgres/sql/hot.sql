@@ -73,8 +73,8 @@ CROSS JOIN LATERAL (
 
 -- name: claim_plain: claim the jobs at the head of a queue; returned in no order
 UPDATE jobs_hot
-SET state = 3, attempt = attempt + 1, token = pk || $1::text, worker = $2, started_ms = $3,
-    at_ms = $4, keep = 0
+SET state = 3, attempt = attempt + 1, token = {new_token} || $1::text, worker = $2,
+    started_ms = $3, at_ms = $4, keep = 0
 WHERE pk = ANY (ARRAY(
     SELECT pk FROM jobs_hot
     WHERE qid = $5 AND state = 2 AND key IS NULL AND (at_ms IS NULL OR at_ms > $3)
@@ -100,14 +100,15 @@ WHERE pk = $5;
 
 -- name: claim_these: claim the jobs of a list
 UPDATE jobs_hot
-SET state = 3, attempt = attempt + 1, token = pk || $1::text, worker = $2, started_ms = $3,
-    at_ms = $4, keep = 0
+SET state = 3, attempt = attempt + 1, token = {new_token} || $1::text, worker = $2,
+    started_ms = $3, at_ms = $4, keep = 0
 WHERE pk = ANY ($5::bigint[]) AND state = 2
 RETURNING {claimed};
 
 -- name: claimed_by_call: the jobs that a call has claimed, for when it is repeated
 SELECT {claimed}, token, started_ms, at_ms
-FROM jobs_hot WHERE qid = $1 AND state = 3 AND at_ms IS NOT NULL AND token = pk || $2::text;
+FROM jobs_hot WHERE qid = $1 AND state = 3 AND at_ms IS NOT NULL
+    AND token = {token} || $2::text;
 
 -- name: complete: complete a job whose end changes only its own row (no flag of codes.ENDING)
 UPDATE jobs SET state = 4, result = $1, finished_ms = $2, at_ms = $3, keep = flags & 1

@@ -24,8 +24,8 @@ WHERE qid = ? AND id IN (SELECT value FROM json_each(?)) AND abs(seq) NOT BETWEE
 
 -- name: claim_plain: claim the jobs at the head of a queue; returned in no order
 UPDATE jobs
-SET state = 3, attempt = attempt + 1, token = pk || ?1, worker = ?2, started_ms = ?3, at_ms = ?4,
-    keep = 0
+SET state = 3, attempt = attempt + 1, token = {new_token} || ?1, worker = ?2, started_ms = ?3,
+    at_ms = ?4, keep = 0
 WHERE pk IN (
     SELECT pk FROM jobs
     WHERE qid = ?5 AND state = 2 AND key IS NULL AND (at_ms IS NULL OR at_ms > ?3)
@@ -50,14 +50,14 @@ WHERE pk = ?5;
 
 -- name: claim_these: claim the jobs of a list
 UPDATE jobs
-SET state = 3, attempt = attempt + 1, token = pk || ?1, worker = ?2, started_ms = ?3, at_ms = ?4,
-    keep = 0
+SET state = 3, attempt = attempt + 1, token = {new_token} || ?1, worker = ?2, started_ms = ?3,
+    at_ms = ?4, keep = 0
 WHERE pk IN (SELECT value FROM json_each(?5)) AND state = 2
 RETURNING {claimed};
 
 -- name: claimed_by_call: the jobs that a call has claimed, for when it is repeated
 SELECT {claimed}, token, started_ms, at_ms
-FROM jobs WHERE qid = ? AND state = 3 AND keep = 0 AND token = pk || ?;
+FROM jobs WHERE qid = ? AND state = 3 AND keep = 0 AND token = {token} || ?;
 
 -- name: complete: complete a job whose end changes only its own row (no flag of codes.ENDING)
 UPDATE jobs SET state = 4, result = ?, finished_ms = ?, at_ms = ?, keep = flags & 1
