@@ -13,6 +13,10 @@ EVERYSEC_MS = 2_000
 for up to two while a sync is under way. A replica that nobody waits for lags by less."""
 LOAD_S = 600
 """Seconds that a server may take to start: it reads a file of millions of commands."""
+DOWN_MS = 5_000
+"""Milliseconds without a reply after which Sentinels take a primary for dead. On a loaded machine,
+shorter pauses are common, and a failover that nobody planned may lose data: see `Sentinel.follow`.
+"""
 FAILOVER_S = 180
 """Seconds that a failover may take. A new replica gets a copy of everything."""
 
@@ -71,22 +75,24 @@ class ValkeyReplicas(Replicated[Server]):
 
     def follow(self, old: Server, new: Server) -> None:
         old.start()
-        self.rejoin(old, new)
+        self.wait_for_copy(new)
+
+    def wait_for_copy(self, new: Server) -> None:
+        """Wait until a replica has copied everything and follows."""
         wait_until(
             lambda: b"state=online" in new.tell("INFO", "replication"),
             "the old primary to follow the new one",
             seconds=FAILOVER_S,
         )
 
-    def rejoin(self, old: Server, new: Server) -> None:
-        """Make the old primary a replica, if it does not become one by itself."""
-
 
 class Sentinel(ValkeyReplicas):
     """A primary and a replica, watched by Sentinels."""
 
     def open(self) -> None:
-        self.watched = self.stack.enter_context(servers.running_sentinel(self.disk))
+        self.watched = self.stack.enter_context(
+            servers.running_sentinel(self.disk, down_after_ms=DOWN_MS)
+        )
 
     @property
     def url(self) -> str:
@@ -101,9 +107,20 @@ class Sentinel(ValkeyReplicas):
         one, two = self.watched.primary, self.watched.replica
         return (one, two) if b"master" in one.tell("ROLE") else (two, one)
 
-    def rejoin(self, old: Server, new: Server) -> None:
-        """Sentinels do the same, but later."""
-        old.tell("REPLICAOF", "127.0.0.1", str(new.port))
+    def promote(self, replica: Server) -> None:
+        super().promote(replica)
+        address = str(replica.port).encode()
+        for sentinel in self.watched.sentinels:
+            sentinel.wait_until_info(address, "SENTINEL", "GET-MASTER-ADDR-BY-NAME", "jobs")
+
+    def follow(self, old: Server, new: Server) -> None:
+        """The old primary comes back with little data or none. Until it has copied everything, no
+        Sentinel may promote it: that would lose what the new primary has."""
+        old.start()
+        old.tell("CONFIG", "SET", "replica-priority", "0")
+        old.tell("REPLICAOF", "127.0.0.1", str(new.port))  # Sentinels say so too, but later
+        self.wait_for_copy(new)
+        old.tell("CONFIG", "SET", "replica-priority", "100")
 
 
 class Cluster(ValkeyReplicas):

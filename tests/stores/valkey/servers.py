@@ -229,7 +229,9 @@ class Watched:
 
 
 @contextmanager
-def running_sentinel(folder: Path, sentinels: int = 3) -> Iterator[Watched]:
+def running_sentinel(
+    folder: Path, sentinels: int = 3, *, down_after_ms: int = 1_000
+) -> Iterator[Watched]:
     """Sentinels that agree which server is the primary."""
     with ExitStack() as stack:
         primary = stack.enter_context(
@@ -246,7 +248,8 @@ def running_sentinel(folder: Path, sentinels: int = 3) -> Iterator[Watched]:
             conf.write_text(
                 f"port {port}\nbind 127.0.0.1\ndir {folder}\n"
                 f"sentinel monitor jobs 127.0.0.1 {primary.port} {sentinels // 2 + 1}\n"
-                "sentinel down-after-milliseconds jobs 1000\nsentinel failover-timeout jobs 5000\n"
+                f"sentinel down-after-milliseconds jobs {down_after_ms}\n"
+                "sentinel failover-timeout jobs 5000\n"
             )
             server = Server(valkey_binary(), folder, str(conf), "--sentinel", port=port)
             server.start()
