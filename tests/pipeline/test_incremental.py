@@ -13,14 +13,18 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
+from jobq.core.marks import Mark, encode
+from jobq.core.records import QueueName
 from jobq.pipeline.audit import audit
+from jobq.pipeline.formats import Part
 from jobq.pipeline.lake import Lake
+from jobq.pipeline.proof import Proof
 from jobq.pipeline.proof_files import ProofFiles
-from jobq.pipeline.tables import EVENTS
+from jobq.pipeline.tables import EVENTS, MARKS
 from jobq.pipeline.verdict import Audit, QueueAudit
 from jobq.stores import open_store
 from tests.pipeline import stories
-from tests.pipeline.conftest import take_in
+from tests.pipeline.conftest import History, take_in
 from tests.pipeline.stories import Lines, is_mark
 
 QUEUES = ("growing", "busy", "late copies", "forged later", "partitions", "altered", "no marks")
@@ -171,8 +175,6 @@ def test_an_event_changed_after_it_was_checked_is_found_by_an_audit_of_everythin
 def test_an_audit_that_dies_leaves_the_last_proof(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from tests.pipeline.conftest import History
-
     lake, history = Lake(spark, str(tmp_path / "lake")), History()
     take_in(lake, history.life("a").lines)
     audit(lake)
@@ -189,3 +191,16 @@ def test_an_audit_that_dies_leaves_the_last_proof(
     assert ProofFiles(lake).load() == proof
     found = audit(lake)
     assert (found.verdict, found.full, found.events) == ("proved", False, 3)
+
+
+def test_only_the_days_of_new_marks_are_listed(lake: Lake) -> None:
+    """A lake may have years of marks."""
+    for n in range(3):
+        at_ms = History.START + n * 86_400_000
+        mark = Mark(queue=QueueName("acme", "mail"), log="log", shard=0, number=n + 1, at_ms=at_ms)
+        take_in(lake, [encode(mark).decode()], number=n)
+    files = ProofFiles(lake)
+    new = files.arrived(MARKS, Proof(arrival=2, day="2000-01-01"), 3)
+    assert [row.number for row in new.collect()] == [3]
+    assert [Part.of(path).day for path in new.inputFiles()] == ["2025-11-17"]
+    assert files.arrived(MARKS, Proof(arrival=1, day="2000-01-01"), 3).count() == 2

@@ -62,6 +62,7 @@ class Pending(msgspec.Struct, frozen=True, kw_only=True):
     folders: dict[str, str]  # table → folder of its staged files
     totals: Totals
     hours: tuple[str, ...]  # hours of its events, as paths of partitions
+    marks: tuple[str, ...] | None = None  # days of its marks; None if an older version staged it
     max_at_ms: int
 
 
@@ -218,16 +219,19 @@ class Lake:
         totals: Totals,
         *,
         hours: Sequence[Part],
+        marks: Sequence[Part],
         max_at_ms: int,
     ) -> None:
-        """Add the staged files of a batch (table → folder) to the tables."""
-        paths = tuple(part.path() for part in hours)
+        """Add the staged files of a batch (table → folder) to the tables.
+
+        `hours` are the partitions of its events, and `marks` those of its marks."""
         note = Pending(
             run=batch.run,
             number=batch.number,
             folders=folders,
             totals=totals,
-            hours=paths,
+            hours=tuple(part.path() for part in hours),
+            marks=tuple(part.path() for part in marks),
             max_at_ms=max_at_ms,
         )
         self.save(msgspec.structs.replace(self.state, pending=note))
@@ -257,7 +261,8 @@ class Lake:
             "at_ms": int(now * 1000),
             **msgspec.to_builtins(pending.totals),
         }
-        line = msgspec.json.encode({**note, "hours": pending.hours}).decode()
+        parts = {"hours": pending.hours, "marks": pending.marks}
+        line = msgspec.json.encode({**note, **parts}).decode()
         day = time.strftime("%Y-%m-%d", time.gmtime(now))
         path = f"{self.root}/_jobq/batches/day={day}/{arrival:012d}-{name}.json"
         self.files.write(path, line)

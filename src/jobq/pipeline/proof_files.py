@@ -24,7 +24,7 @@ from pyspark.sql import functions as F
 from jobq.pipeline.formats import Part
 from jobq.pipeline.lake import Lake
 from jobq.pipeline.proof import Proof
-from jobq.pipeline.tables import EVENTS, Table, struct
+from jobq.pipeline.tables import EVENTS, MARKS, Table, struct
 from jobq.pipeline.transforms.conservation import HELD, TIP
 
 _MERGE = 10  # folders of ended jobs of about the same size that become one
@@ -58,17 +58,22 @@ class ProofFiles:
         if not proof.arrival:
             found = self.lake.read(table)
             return found.where(F.coalesce("arrival", F.lit(0)) <= upto)
-        found = self.lake.read(table, self._hours(proof, upto) if table is EVENTS else None)
+        found = self.lake.read(table, self._touched(table, proof, upto))
         return found.where(F.col("arrival").between(proof.arrival + 1, upto))
 
-    def _hours(self, proof: Proof, upto: int) -> list[Part] | None:
-        """The hours that these batches touched, from the notes about them. None for all."""
-        notes = self._notes(proof, upto)
-        if len(notes) != upto - proof.arrival:
-            return None
-        return sorted({Part.of(path) for note in notes for path in note["hours"]})
+    def _touched(self, table: Table, proof: Proof, upto: int) -> list[Part] | None:
+        """The partitions that these batches touched, from the notes about them. None for all.
 
-    def _notes(self, proof: Proof, upto: int) -> list[dict[str, list[str]]]:
+        Without them, every audit would list all files of the table."""
+        name = {EVENTS.name: "hours", MARKS.name: "marks"}.get(table.name)
+        if name is None:
+            return None
+        found = [note.get(name) for note in self._notes(proof, upto)]
+        if len(found) != upto - proof.arrival or None in found:
+            return None
+        return sorted({Part.of(path) for paths in found for path in paths or ()})
+
+    def _notes(self, proof: Proof, upto: int) -> list[dict[str, list[str] | None]]:
         base = f"{self.lake.root}/_jobq/batches"
         names = [
             f"{base}/{day}/{name}"

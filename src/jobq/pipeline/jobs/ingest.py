@@ -49,7 +49,12 @@ def ingest(lake: Lake, rows: DataFrame, batch: Batch) -> Totals:
         QUARANTINE.name: bad,
     }
     lake.publish(
-        batch, folders, totals, hours=new.hours if new.events else (), max_at_ms=new.max_at_ms
+        batch,
+        folders,
+        totals,
+        hours=new.hours if new.events else (),
+        marks=[Part.of(day) for day in lake.files.children(folders[MARKS.name])],
+        max_at_ms=new.max_at_ms,
     )
     lake.files.delete(staged)
     return totals
