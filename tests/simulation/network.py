@@ -25,6 +25,10 @@ GIVE_UP_S = 40.0
 """Seconds after which a client closes a connection on which no reply comes."""
 
 
+_LATENCIES = (0.0, 0.0, 0.0, 0.0005, 0.002, 0.01)
+"""Seconds that a message takes."""
+
+
 class Network:
     """What all handles of a world share: the process of the store, and the faults to come."""
 
@@ -50,9 +54,10 @@ class Network:
 
     def latency(self, process: Process) -> float:
         """How long the next message takes."""
-        if process.rng.random() < self.slow and process.name not in self.reliable:
+        chance = process.rng.random
+        if self.slow and chance() < self.slow and process.name not in self.reliable:
             return process.rng.uniform(0.05, 2.0)
-        return process.rng.choice((0.0, 0.0, 0.0, 0.0005, 0.002, 0.01))
+        return _LATENCIES[int(chance() * len(_LATENCIES))]
 
 
 def open(url: str, clock: Clock | None) -> Handle:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import heapq
+import math
 import threading
 from asyncio import events
 from collections.abc import Callable, Coroutine
@@ -95,12 +96,13 @@ class SimLoop(asyncio.BaseEventLoop):
             else:
                 self._ready.append(handle)
 
-    def next_timer(self) -> float | None:
-        """When the next callback is due."""
-        while self._scheduled and self._scheduled[0]._cancelled:
+    def next_timer(self) -> float:
+        """When the next callback is due. Infinite: there is none."""
+        scheduled = self._scheduled
+        while scheduled and scheduled[0]._cancelled:
             self._timer_cancelled_count -= 1
-            heapq.heappop(self._scheduled)._scheduled = False
-        return self._scheduled[0]._when if self._scheduled else None
+            heapq.heappop(scheduled)._scheduled = False
+        return scheduled[0]._when if scheduled else math.inf
 
     def step(self) -> None:
         """Call one callback."""
@@ -240,38 +242,38 @@ class World:
         ready = [loop for loop in self.loops if loop._ready and loop.frozen_until <= now]
         if not ready:
             return False
-        loop = ready[0] if len(ready) == 1 else self.rng.choice(ready)
-        process = loop.process
-        for _ in range(self.rng.choice(_BURSTS)):
+        chance = self.rng.random  # `choice` takes three times as long
+        loop = ready[0] if len(ready) == 1 else ready[int(chance() * len(ready))]
+        process, scheduled = loop.process, loop._scheduled
+        for _ in range(_BURSTS[int(chance() * len(_BURSTS))]):
             loop.step()
             process.steps += 1
             if process.steps == process.kill_at_step:
                 process.kill()
-            loop.fire_timers(now)
+            if scheduled and scheduled[0]._when <= now:
+                loop.fire_timers(now)
             if not process.alive or loop.frozen_until > now or not loop._ready:
                 break
         return True
 
     def _advance(self) -> None:
         """Let time pass until something happens."""
-        times = [self._due[0][0]] if self._due else []
+        now, soonest = self.now, self._due[0][0] if self._due else math.inf
         for loop in self.loops:
             due = loop.next_timer()
-            if loop.frozen_until > self.now:
-                if loop._ready:
-                    times.append(loop.frozen_until)
-                elif due is not None:
-                    times.append(max(loop.frozen_until, due))
-            elif due is not None:
-                times.append(due)
-        if not times:
-            raise WorldStuck(f"nothing can happen any more, at {self.now - 1000:.1f} s")
-        self.now = max(self.now, min(times))
-        while self._due and self._due[0][0] <= self.now:
+            if loop.frozen_until > now:
+                due = loop.frozen_until if loop._ready else max(loop.frozen_until, due)
+            if due < soonest:
+                soonest = due
+        if soonest == math.inf:
+            raise WorldStuck(f"nothing can happen any more, at {now - 1000:.1f} s")
+        self.now = now = max(now, soonest)
+        while self._due and self._due[0][0] <= now:
             heapq.heappop(self._due)[2]()
         for loop in self.loops:
-            if loop.frozen_until <= self.now:
-                loop.fire_timers(self.now)
+            scheduled = loop._scheduled
+            if scheduled and scheduled[0]._when <= now and loop.frozen_until <= now:
+                loop.fire_timers(now)
 
     def close(self) -> None:
         """End all processes."""
