@@ -18,6 +18,7 @@ from unittest.mock import patch
 from jobq.engine import exchange, fetcher, keeper, run, runner
 from jobq.relay import relay
 from jobq.stores.relational import (
+    claim,
     dead_letters,
     flows,
     put,
@@ -27,6 +28,7 @@ from jobq.stores.relational import (
     signals,
     upkeep,
 )
+from jobq.stores.sqlite.columns import COLUMNS
 from jobq.stores.sqlite.queries import SQL
 from jobq.stores.sqlite.tx import SqliteTx
 from tests.simulation.seeds import run_seed
@@ -114,6 +116,22 @@ MUTANTS = (
     Mutant(
         "a lease of another claim is renewed",
         (Statement(SQL.hot, "extend", "AND token = ?", "AND ? != ''"),),
+    ),
+    Mutant(
+        "a call that is executed again later reuses its tokens",
+        (
+            Edit(claim, "_claim_from", "token_of(job, mark)", 'f"{job.pk}{mark}"'),
+            Edit(claim, "_claim_keyed", "token_of(head, mark)", 'f"{head.pk}{mark}"'),
+            Edit(claim, "_record", "{pk}.{life}.{attempt}{mark}", "{pk}{mark}"),
+            *(
+                Statement(SQL.hot, name, COLUMNS[token], "pk")
+                for name, token in (
+                    ("claim_plain", "new_token"),
+                    ("claim_these", "new_token"),
+                    ("claimed_by_call", "token"),
+                )
+            ),
+        ),
     ),
     Mutant(
         "a repeated exchange is executed again",

@@ -25,6 +25,8 @@ GIVE_UP_S = 40.0
 """Seconds after which a client closes a connection on which no reply comes."""
 
 
+_REPEATED = frozenset({"settle", "put", "note"})
+"""Calls that the network delivers twice: a repetition of others is not interesting."""
 _LATENCIES = (0.0, 0.0, 0.0, 0.0005, 0.002, 0.01)
 """Seconds that a message takes."""
 
@@ -113,6 +115,9 @@ class Handle:
             self._world.tell(process.name, f"{said}: no connection")
             raise StoreUnavailable("simulated: no connection")
         fault = network.faults.pop((process.name, number), None)
+        if fault is not None and fault.effect == "repeat" and name not in _REPEATED:
+            network.faults.setdefault((process.name, number + 1), fault)
+            fault = None
         if fault is not None:
             self._world.tell(process.name, f"{said}: fault, {fault.effect} {fault.seconds:g} s")
             if fault.effect == "fail before":
