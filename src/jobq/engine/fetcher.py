@@ -130,7 +130,8 @@ class Fetcher:
         """Make one exchange, or wait for a reason to. Returns how many jobs it claimed."""
         if self._chance.closed:
             self._chance.check()
-        limit = self._share(2) if self._flows(2) else self._slots.total
+        free = 2 if self._second is None else 1
+        limit = self._share(free) if self._flows(free) else self._slots.total
         ended, claim = self._take(limit), self._claim(limit)
         if not ended and claim is None and not self._asleep:
             await self._bell.wait()

@@ -120,6 +120,24 @@ async def test_restored_tables_keep_their_numbers_and_get_new_ones(
     assert (counts[State.WAITING], counts[State.COMPLETED]) == (3, 1)
 
 
+@pytest.mark.parametrize("damaged", ["'\\x00'", "starts || '\\x00'", "'\\xff'", "''"])
+async def test_a_damaged_entry_of_starts_is_a_gap_in_the_log(
+    desk: Desk, server: Server, damaged: str
+) -> None:
+    await desk.put("a")
+    await desk.claim(1)
+    ask(
+        server.url,
+        f"update jobq.entries set starts = {damaged} where starts is not null and qid ="
+        f" (select qid from jobq.queues where tenant = '{desk.queue.tenant}')",
+    )
+    await desk.put("b")
+    page = await desk.store.read_events(desk.queue, after="0")
+    assert [(event.kind, event.job) for event in page.events] == [
+        ("accepted", "a"), ("gap", ""), ("accepted", "b"),
+    ]  # fmt: skip
+
+
 async def test_an_event_has_another_id_after_a_restart_of_the_server(
     desk: Desk, server: Server
 ) -> None:

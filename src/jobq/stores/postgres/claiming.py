@@ -15,7 +15,7 @@ from jobq.stores.postgres.queries import FAST, FAST_ABOVE, FLOORS
 from jobq.stores.relational.claim import REMEMBERED, lease_of, queue_order
 from jobq.stores.relational.codes import ENDING, WATCHED
 from jobq.stores.relational.memory import Granted
-from jobq.stores.relational.rows import ClaimedJob, read
+from jobq.stores.relational.rows import ClaimedJob, read_all
 from jobq.stores.relational.tokens import caller_of, token_mark, token_of
 
 _STATEMENTS_ABOVE = (
@@ -24,6 +24,14 @@ _STATEMENTS_ABOVE = (
     FLOORS["place"],
 )
 """What an exchange with floors needs besides those of fast.py."""
+
+
+class ExchangedJob(ClaimedJob, array_like=True, gc=False):
+    """A row that `exchange` returns."""
+
+    qid: int
+    began_ms: int
+    watched: list[int] | None  # completed jobs whose end has listeners
 
 
 class Call(NamedTuple):
@@ -81,7 +89,7 @@ class Claiming:
         since = [self.floors.due(qid) for qid in self.qids]
         return link.execute(FAST_ABOVE["exchange"], (*parameters, since, *as_columns(self.lines)))
 
-    def _learn(self, found: dict[int, list[ClaimedJob]]) -> None:
+    def _learn(self, found: dict[int, list[ExchangedJob]]) -> None:
         """The statement has succeeded: remember where nothing is left."""
         row = None if self._place is None else self._place.fetchone()
         if row is None or row[0] is None:
@@ -119,18 +127,18 @@ class Claiming:
         """The leases that the statement has granted, in the order of the queues.
 
         Also the numbers of completed jobs whose end has listeners."""
-        found: dict[int, list[ClaimedJob]] = {}
-        watched: list[int] | None = None
-        started = self.call.now
-        for watched, started, qid, *columns in reply.fetchall():  # noqa: B007 - same in all rows
-            if qid is not None:
-                found.setdefault(qid, []).append(read(columns, ClaimedJob))
+        rows = reply.fetchall()
+        first_job, *_, started, watched = rows[0]  # the last two are the same in all rows
+        jobs = [] if first_job is None else read_all(rows, ExchangedJob)
+        found: dict[int, list[ExchangedJob]] = {}
+        for job in jobs:
+            found.setdefault(job.qid, []).append(job)
         leases: list[Lease] = []
         granted = self.call.memory.granted
         if len(granted) > REMEMBERED:
             granted.clear()
-        for jobs in found.values():
-            jobs.sort(key=queue_order)
+        for line in found.values():
+            line.sort(key=queue_order)
         self._learn(found)
         for queue in self.queues:
             for job in found.get(queue.qid, ()):

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Sequence
+from operator import itemgetter
 from typing import Any
 
 import msgspec
@@ -313,6 +314,7 @@ def _ends(call: Call, outcomes: Sequence[Complete], plain: dict[QueueName, Plain
         runs[job.qid] = runs.get(job.qid, 0) + now - job.started_ms
         if job.watched:
             happened.append(waking.ended(job.qid, queue.name, job.id))
+    columns.sort(key=itemgetter(0))  # the statement finds them by a binary search
     happened += [waking.logged(queue.qid, queue.name) for queue in plain.values()]
     entries = (
         list(items), [len(each) for each in items.values()], list(runs.values()),

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from jobq.core.defaults import WATCHED_MS
-from jobq.core.event_log import KIND_CODES
-from jobq.core.states import Kind
 from jobq.stores.relational import statements
 from jobq.stores.relational.codes import CANCEL, ENDING, FOREVER, GIVEN, NOTED, WATCHED
 from jobq.stores.relational.columns import JOB_COLUMNS, lists
@@ -88,7 +86,6 @@ COLUMNS = {
     **FROM_THE_BEGINNING,
     "ended_job": ", ".join(_ENDED.get(column, f"g.{column}") for column in JOB_COLUMNS),
     "claimed_c": ", ".join(f"c.{column}" for column in ClaimedJob.__struct_fields__),
-    "started": str(KIND_CODES[Kind.STARTED]),
     "watched": str(WATCHED),
     "given": str(GIVEN),
     "not_plain": str(ENDING & ~WATCHED),

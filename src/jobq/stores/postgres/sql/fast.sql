@@ -53,15 +53,16 @@ SELECT 1 / (
 WITH wanted AS MATERIALIZED (
     SELECT * FROM unnest($1::integer[]{floors_18}) WITH ORDINALITY AS wanted (qid{floor}, ordinal)
 ),
--- The outcomes are arrays, and each row finds its own by its place in $3. The planner takes them for
--- a few rows and would join them by a nested loop, which compares every job with every outcome.
+-- The outcomes are arrays in the order of $3, and each row finds its own by a binary search. The
+-- planner takes them for a few rows and would join them by a nested loop, which compares every job
+-- with every outcome.
 gone AS (
     DELETE FROM jobs_hot j
     -- A list that the planner does not see: for an empty one it would read any index to its end.
     WHERE j.pk = ANY (ARRAY(SELECT unnest($3::bigint[])))
         AND j.state = 3 AND j.flags & {not_plain} = 0
-        AND j.token = ($4::text[])[array_position($3::bigint[], j.pk)]
-    RETURNING j.*, ($5::bytea[])[array_position($3::bigint[], j.pk)] AS returned
+        AND j.token = ($4::text[])[width_bucket(j.pk, $3::bigint[])]
+    RETURNING j.*, ($5::bytea[])[width_bucket(j.pk, $3::bigint[])] AS returned
 ),
 ended AS (
     INSERT INTO jobs_ended ({job}) SELECT {ended_job} FROM gone g JOIN queues q USING (qid)
@@ -84,12 +85,14 @@ claimed AS (
     WHERE ctid = ANY (ARRAY(SELECT at FROM picked))
     RETURNING qid, {claimed}
 ),
+-- Numbers, id and name of each job, between zero bytes, which no text has (tx_log.started_items).
 starts AS MATERIALIZED (
     SELECT qid, count(*)::int AS n, sum(ms - due_ms)::bigint AS waited, max(ms) AS at_ms,
-        json_agg(json_build_array(
-            {started}, id, life, name, key, attempt, failures, stalls, 3, 2, NULL, NULL, NULL,
-            created_ms, due_ms, ms, NULL
-        ) ORDER BY priority DESC, seq) AS facts
+        string_agg(
+            textsend(concat_ws(' ', life, attempt, failures, created_ms, due_ms))
+                || '\x00' || textsend(id) || '\x00' || textsend(name),
+            '\x00' ORDER BY priority DESC, seq
+        ) AS jobs
     FROM claimed, began GROUP BY qid
 ),
 called AS (
@@ -100,13 +103,13 @@ called AS (
 ),
 -- One insert for both, because opening the partitions of the log takes longer than writing to them.
 logged AS (
-    INSERT INTO entries (qid, at_ms, worker, n, items, facts, moved, figures)
+    INSERT INTO entries (qid, at_ms, worker, n, items, starts, moved, figures)
     SELECT e.qid, $6, $9, e.n, e.items, NULL, ARRAY[0, 0, 0, -e.n, e.n, 0, 0],
         ARRAY[0, 0, e.n, 0, 0, 0, 0, 0, e.run_ms]
     FROM unnest($13::integer[], $14::integer[], $15::bigint[], $16::bytea[])
         AS e (qid, n, run_ms, items)
     UNION ALL
-    SELECT qid, at_ms, $9, n, NULL, facts, ARRAY[0, 0, -n, n, 0, 0, 0],
+    SELECT qid, at_ms, $9, n, NULL, jobs, ARRAY[0, 0, -n, n, 0, 0, 0],
         ARRAY[0, n, 0, 0, 0, 0, 0, waited, 0]
     FROM starts
 ),
@@ -146,7 +149,7 @@ fits AS MATERIALIZED (
     )::int AS fits,
     (SELECT array_agg(pk) FROM gone WHERE flags & {watched} <> 0) AS watched
 )
-SELECT fits.watched, (SELECT ms FROM began), c.qid, {claimed_c}
+SELECT {claimed_c}, c.qid, (SELECT ms FROM began), fits.watched
 FROM fits LEFT JOIN claimed c ON fits = 1;
 
 -- name: next_times: when the next delayed, active or blocked job of these queues is due

@@ -121,7 +121,7 @@ SELECT {queue} FROM queues WHERE ($1::text IS NULL OR tenant = $2) AND listed = 
 ORDER BY tenant, name;
 
 -- name: entries: the entries of a queue's log after a position
-SELECT n.pos, n.number, n.incarnation, e.at_ms, e.worker, e.items, e.facts
+SELECT n.pos, n.number, n.incarnation, e.at_ms, e.worker, e.items, e.starts
 FROM numbers n JOIN entries e ON e.slot = n.slot AND e.eid = n.eid
 WHERE n.qid = $1 AND n.pos > greatest($2, (SELECT dropped FROM counts WHERE qid = $1))
 ORDER BY n.pos LIMIT $3;
