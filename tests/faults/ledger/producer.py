@@ -20,6 +20,7 @@ from jobq.core.states import ENDED
 from jobq.errors import StoreUnavailable
 from tests.faults.ledger import facts
 from tests.faults.ledger.journal import Journal
+from tests.faults.ledger.queues import ledger_queue
 from tests.waiting import takes
 
 FOLDER = Path(os.environ.get("LEDGER_FOLDER", "."))
@@ -67,7 +68,7 @@ async def produce(name: str, numbers: range, executor: str) -> None:
 async def opened() -> Queue:
     """The queue, as soon as its store is available."""
     while True:
-        queue = Queue("ledger", os.environ["LEDGER_URL"], tenant="faults")
+        queue = ledger_queue()
         try:
             await queue.__aenter__()
         except StoreUnavailable:

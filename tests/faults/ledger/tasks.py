@@ -17,9 +17,10 @@ import time
 from functools import cache
 from pathlib import Path
 
-from jobq import Queue, Retry, Worker, current_job
+from jobq import Retry, Worker, current_job
 from tests.faults.ledger import facts
 from tests.faults.ledger.journal import Journal
+from tests.faults.ledger.queues import ledger_queue
 from tests.waiting import blocks, takes
 
 FOLDER = Path(os.environ.get("LEDGER_FOLDER", "."))
@@ -36,7 +37,7 @@ LONG = 200
 MAX_STALLS = 1_000_000
 """No job may fail because faults met it often."""
 
-queue = Queue("ledger", os.environ.get("LEDGER_URL", "memory://ledger"), tenant="faults")
+queue = ledger_queue()
 _refused = re.compile(r"j(\d{8})\b.*\(attempt (\d+)\) lost its lease")
 
 
