@@ -90,10 +90,12 @@ async def compare(url: str, before: Jobs) -> Finding:
     return "harmless" if now == before else "believed"
 
 
-async def sqlite(folder: Path, flips: int, rng: random.Random) -> Counter[Finding]:
+async def sqlite(
+    folder: Path, flips: int, rng: random.Random, options: str = ""
+) -> Counter[Finding]:
     """SQLite: its integrity check is asked first."""
     original = folder / "original.db"
-    await put(f"sqlite:///{original}", rng)
+    await put(f"sqlite:///{original}{options}", rng)
     before = await jobs(f"sqlite:///{original}")
     found: Counter[Finding] = Counter()
     for n in range(flips):
@@ -102,6 +104,11 @@ async def sqlite(folder: Path, flips: int, rng: random.Random) -> Counter[Findin
         flip([copy], rng)
         found["found" if _damaged(copy) else await compare(f"sqlite:///{copy}", before)] += 1
     return found
+
+
+async def sqlite_checksums(folder: Path, flips: int, rng: random.Random) -> Counter[Finding]:
+    """SQLite, and its pages have checksums."""
+    return await sqlite(folder, flips, rng, "?checksums=yes")
 
 
 def _damaged(path: Path) -> bool:
@@ -166,6 +173,7 @@ async def postgres(folder: Path, flips: int, rng: random.Random) -> Counter[Find
 
 STORES: dict[str, Callable[[Path, int, random.Random], Awaitable[Counter[Finding]]]] = {
     "sqlite": sqlite,
+    "sqlite-checksums": sqlite_checksums,
     "valkey": valkey,
     "postgres": postgres,
 }

@@ -15,7 +15,7 @@ __all__ = ["SqliteStore", "open"]
 
 def open(url: str, clock: Clock | None) -> SqliteStore:
     """`memory://NAME`, `sqlite:///relative/path`, `sqlite:////absolute/path`,
-    `?synchronous=full|normal`."""
+    `?synchronous=full|normal`, `?checksums=yes|no`."""
     parts = urlsplit(url)
     if parts.scheme == "memory":
         return SqliteStore(url, url, None, full=False, clock=clock)
@@ -29,19 +29,27 @@ def open(url: str, clock: Clock | None) -> SqliteStore:
         raise ConfigError(
             f"{redacted_url(url)!r}: the folder {os.path.dirname(path)!r} does not exist"
         )
-    return SqliteStore(url, f"file:{path}", path, full=_full(url, parts.query), clock=clock)
+    full, checksums = _options(url, parts.query)
+    return SqliteStore(url, f"file:{path}", path, full=full, checksums=checksums, clock=clock)
 
 
-def _full(url: str, query: str) -> bool:
-    options = parse_qs(query, keep_blank_values=True)
-    unknown = set(options) - {"synchronous"}
-    if unknown:
-        raise ConfigError(
-            f"{redacted_url(url)!r}: unknown option {min(unknown)!r}; the only one is synchronous"
-        )
-    value = options.get("synchronous", ["normal"])[-1].lower()
-    if value not in ("full", "normal"):
-        raise ConfigError(
-            f"{redacted_url(url)!r}: synchronous={value!r} is neither full nor normal"
-        )
-    return value == "full"
+_OPTIONS = {"synchronous": ("normal", "full"), "checksums": ("no", "yes")}
+"""The options of a URL with their values, the default first."""
+
+
+def _options(url: str, query: str) -> tuple[bool, bool]:
+    """Whether every commit is synced, and whether pages of a new file have checksums."""
+    given = parse_qs(query, keep_blank_values=True)
+    for name, values in given.items():
+        if name not in _OPTIONS:
+            known = " and ".join(_OPTIONS)
+            raise ConfigError(f"{redacted_url(url)!r}: unknown option {name!r}; there are {known}")
+        if values[-1].lower() not in _OPTIONS[name]:
+            one, two = _OPTIONS[name]
+            raise ConfigError(
+                f"{redacted_url(url)!r}: {name}={values[-1]!r} is neither {one} nor {two}"
+            )
+    full, checksums = (
+        name in given and given[name][-1].lower() == values[1] for name, values in _OPTIONS.items()
+    )
+    return full, checksums

@@ -21,7 +21,7 @@ import apsw
 from jobq.errors import ConfigError, StoreUnavailable
 from jobq.stores.base import Clock
 from jobq.stores.relational.store import Work
-from jobq.stores.sqlite import schema, scratch
+from jobq.stores.sqlite import checksums, schema, scratch
 from jobq.stores.sqlite.checkpoints import Checkpointer
 from jobq.stores.sqlite.clock import StoreClock
 from jobq.stores.sqlite.identity import Identity, open_files
@@ -58,11 +58,13 @@ PASSING_ERRNOS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EMFILE,
 class Database:
     """What the handles on one file share. The first handle opens it, the last one closes it."""
 
-    def __init__(self, path: str | None, *, full: bool) -> None:
-        """`path` None: a private file for memory://. `full`: every commit is synced to the disk."""
+    def __init__(self, path: str | None, *, full: bool, checksums: bool = False) -> None:
+        """`path` None: a private file for memory://. `full`: every commit is synced to the disk.
+        `checksums`: the pages of a new file have checksums."""
         self._private = path is None
         self.path = path or f"{scratch.folder(self)}/jobs.db"
         self.full = full
+        self._checksums = checksums
         self.post = Post()
         self.log_id = ""
         self.clock = StoreClock()
@@ -164,7 +166,8 @@ class Database:
             try:
                 self._open_file()
             except PASSING as e:
-                raise StoreUnavailable(f"cannot open {self.path!r} now: {e}") from e
+                why = checksums.explained(e)
+                raise StoreUnavailable(f"cannot open {self.path!r} now: {why}") from e
             except apsw.Error as e:
                 raise ConfigError(f"cannot open {self.path!r} as a SQLite database: {e}") from e
             except OSError as e:
@@ -177,7 +180,7 @@ class Database:
             self._lock_file = open_files(self.path)
             self.identity = Identity(self.path, f"{self.path}-lock")
         with self.alone():
-            connection = self._connect()
+            connection = self._connect(new=self._choose_checksums())
             try:
                 connection.execute("BEGIN IMMEDIATE")
                 self.log_id = schema.migrate(connection)
@@ -191,11 +194,27 @@ class Database:
         unsynced = None if self._private or self.full else f"{self.path}-wal"
         self.checkpointer = Checkpointer(self._connect(), self.alone, self._watch, unsynced)
 
-    def _connect(self) -> apsw.Connection:
-        connection = apsw.Connection(self.path, statementcachesize=STATEMENTS)
+    def _choose_checksums(self) -> bool:
+        """Decide by the file whether pages have checksums. Returns whether the file is new."""
+        found = checksums.used(self.path)
+        if found is False and self._checksums:
+            raise ConfigError(
+                f"{self.path!r} was created without checksums: move its queues to a new file with"
+                f" `jq-ctl store copy`, or leave out checksums=yes"
+            )
+        self._checksums = self._checksums if found is None else found
+        if self._checksums:
+            checksums.load()
+        return found is None
+
+    def _connect(self, *, new: bool = False) -> apsw.Connection:
+        vfs = checksums.VFS if self._checksums else None
+        connection = apsw.Connection(self.path, vfs=vfs, statementcachesize=STATEMENTS)
         try:
             connection.set_busy_timeout(BUSY_MS)
             connection.execute(f"PRAGMA page_size = {PAGE}")
+            if new and self._checksums:
+                checksums.reserve(connection)
             connection.execute("PRAGMA journal_mode = WAL").fetchone()
             connection.execute("PRAGMA wal_autocheckpoint = 0").fetchone()
             synchronous = "OFF" if self._private else "FULL" if self.full else "NORMAL"
@@ -212,12 +231,12 @@ _shared: dict[str, tuple[Database, int]] = {}  # by name: the database, and how 
 _shared_lock = threading.Lock()
 
 
-def shared(name: str, path: str | None, *, full: bool) -> Database:
+def shared(name: str, path: str | None, *, full: bool, checksums: bool = False) -> Database:
     """The process's database of this name, for one more handle. Call `released` when it closes."""
     with _shared_lock:
         database, users = _shared.get(name, (None, 0))
         if database is None:
-            database = Database(path, full=full)
+            database = Database(path, full=full, checksums=checksums)
         _shared[name] = (database, users + 1)
         return database
 

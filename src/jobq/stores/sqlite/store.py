@@ -33,10 +33,18 @@ class SqliteStore(RelationalStore):
     lanes = 1  # the store works in this process: more calls at a time gain nothing
 
     def __init__(
-        self, url: str, name: str, path: str | None, *, full: bool, clock: Clock | None
+        self,
+        url: str,
+        name: str,
+        path: str | None,
+        *,
+        full: bool,
+        checksums: bool = False,
+        clock: Clock | None,
     ) -> None:
         super().__init__(url)
-        self._name, self._path, self._full, self._clock = name, path, full, clock
+        self._name, self._path, self._clock = name, path, clock
+        self._full, self._checksums = full, checksums
         self._calls: Calls | None = None
         self._mailbox: LocalMailbox | None = None
 
@@ -44,7 +52,9 @@ class SqliteStore(RelationalStore):
 
     async def migrate(self) -> None:
         if self._calls is None:
-            shared = database.shared(self._name, self._path, full=self._full)
+            shared = database.shared(
+                self._name, self._path, full=self._full, checksums=self._checksums
+            )
             try:
                 await shared.ready()
             except BaseException:

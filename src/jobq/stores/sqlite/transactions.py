@@ -23,7 +23,7 @@ import apsw
 from jobq.errors import StoreUnavailable
 from jobq.stores.base import Clock
 from jobq.stores.relational.finish import finish
-from jobq.stores.sqlite import schema
+from jobq.stores.sqlite import checksums, schema
 from jobq.stores.sqlite.checkpoints import Checkpointer
 from jobq.stores.sqlite.clock import StoreClock
 from jobq.stores.sqlite.mailbox import Post
@@ -263,6 +263,7 @@ def _resolve(answers: list[_Answer]) -> None:
 def _translated(error: BaseException, path: str) -> BaseException:
     if not isinstance(error, UNAVAILABLE):
         return error
-    unavailable = StoreUnavailable(f"the SQLite database {path} is unavailable: {error}")
+    why = checksums.explained(error)
+    unavailable = StoreUnavailable(f"the SQLite database {path} is unavailable: {why}")
     unavailable.__cause__ = error
     return unavailable
