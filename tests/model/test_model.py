@@ -7,8 +7,9 @@ from dataclasses import fields, replace
 import pytest
 
 from tests.model.checker import Explored, explore
-from tests.model.leases import Budget, Bugs, Model, World, broken
+from tests.model.leases import Bugs, Model, broken
 from tests.model.replay import replay
+from tests.model.states import Budget, World
 from tests.simulation.faults import Jump
 from tests.simulation.invariants import OPERATED, check
 from tests.simulation.run import simulate
