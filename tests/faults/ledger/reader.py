@@ -60,7 +60,7 @@ class Log:
     """The file of events, and beside it the positions at which pages end."""
 
     def __init__(self, back_ms: int) -> None:
-        self._events = (FOLDER / "events.facts").open("ab")
+        self._events = FOLDER / "events.facts"
         self._positions = FOLDER / "positions.jsonl"
         self._reading, self._after = -1, 0
         self._pages = [START]
@@ -69,11 +69,14 @@ class Log:
         if self._positions.exists():
             for line in self._positions.read_text().splitlines(True):
                 if line.endswith("\n"):
-                    at_ms, position, number, size, self._reading, self._after = json.loads(line)
-                    self._cut(self._after)
+                    at_ms, position, number, size, reading, self._after = json.loads(line)
+                    if reading != self._reading:
+                        self._cut(self._after)
+                    self._reading = reading
                     self._pages.append(Page(at_ms, position, number))
         # A kill may have come between a page and its position: the page is read again.
-        self._events.truncate(size)
+        self._events.touch()
+        os.truncate(self._events, size)
         self.begin(back_ms)
 
     def begin(self, back_ms: int) -> None:
@@ -88,7 +91,8 @@ class Log:
 
     def _write(self) -> None:
         """Write down the last page, and to which pass it belongs."""
-        line = [*self._pages[-1], self._events.tell(), self._reading, self._after]
+        size = self._events.stat().st_size
+        line = [*self._pages[-1], size, self._reading, self._after]
         with self._positions.open("a") as file:
             file.write(json.dumps(line) + "\n")
 
@@ -124,8 +128,8 @@ class Log:
             if event.job:
                 job = int(event.job[1:])
                 lines.append(facts.happened(job, self._reading, number, _short(event)))
-        self._events.write("".join(lines).encode())
-        self._events.flush()
+        with self._events.open("a") as file:
+            file.write("".join(lines))
         self._pages.append(Page(facts.now_ms(), position, number))
         self._write()
 
