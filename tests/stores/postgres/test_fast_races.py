@@ -16,6 +16,7 @@ from jobq.errors import StoreUnavailable
 from jobq.stores import open_store
 from jobq.stores.conformance.audit import audit
 from jobq.stores.conformance.kit import Desk, complete, retry
+from jobq.stores.postgres import fast
 from jobq.stores.postgres.claiming import Claiming
 from jobq.stores.postgres.lane import Kind
 from jobq.stores.postgres.link import Link, LinkLost
@@ -171,3 +172,18 @@ async def test_calls_are_read_committed_whatever_the_database_defaults_to(server
 
 def _isolation(link: Link) -> tuple[str, ...] | None:
     return link.execute("select current_setting('transaction_isolation')").fetchone()
+
+
+@pytest.mark.parametrize("again", [None, 0, 3, 6])
+async def test_a_put_of_several_parts_keeps_its_order_and_stores_an_id_once(
+    server: Server, monkeypatch: pytest.MonkeyPatch, again: int | None
+) -> None:
+    """`again`: the place at which the first id is named once more, in its part or a later one."""
+    monkeypatch.setattr(fast, "PART", 3)
+    ids = [f"{n}" for n in range(7)]
+    named = ids if again is None else [*ids[: again + 1], ids[0], *ids[again + 1 :]]
+    async with opened(server, 1) as (desk,):
+        results = await desk.store.put([desk.spec(id=id, given_id=True) for id in named])
+        assert [result.id for result in results] == named
+        assert await desk.claim_ids(10) == ids
+        assert [event.number for event in await desk.events()] == [*range(1, 7 + 7 + 1)]

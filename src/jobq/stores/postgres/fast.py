@@ -45,9 +45,12 @@ from jobq.stores.relational.settle import completed_item
 from jobq.stores.relational.signals import LISTEN_MS, ended_topic
 from jobq.stores.relational.tokens import caller_of
 
-_DOES_NOT_FIT = "22012"  # division by zero
+_DOES_NOT_FIT = frozenset(("22012", "23505"))  # division by zero, an id that exists
 MOST = 5_000
 """Jobs. A larger put goes the general way, which inserts them in the same manner."""
+
+PART = 500
+"""Jobs of one statement of a put. The server inserts them while the next ones are encoded."""
 
 QUEUES = 10_000
 """Plain queues that a handle remembers."""
@@ -107,20 +110,21 @@ def put(
     if found is None:
         return None
     (plain,) = found
-    rows = [new_job(plain.qid, spec, 0, now, ahead, watch) for spec in specs]
-    waiting = sum(row.state == WAITING for row in rows)
-    watched = [ended_topic(plain.qid, row.id) for row in rows if row.flags & WATCHED]
-    columns = dict(zip(NewJob._fields, zip(*rows, strict=True), strict=True))
-    parameters = (
-        plain.qid, now, *(columns[name] for name in _PUT), _encode(accepted_items(rows)), waiting,
-        watched, watch.address[0] if watch is not None else "", now + LISTEN_MS,
-    )  # fmt: skip
+    rows: list[NewJob] = []
     try:
         link.prepare(FAST["put"], FAST["put_again"], waking.SQL["wake"])
-        link.execute(FAST["put"], parameters)
+        for start in range(0, len(specs), PART):
+            part = [
+                new_job(plain.qid, spec, 0, now, ahead, watch)
+                for spec in specs[start : start + PART]
+            ]
+            link.execute(FAST["put"], _put_parameters(plain.qid, now, part, watch))
+            link.send()
+            rows += part
         # A job with one of these ids may have ended meanwhile: only a later statement sees that.
-        link.execute(FAST["put_again"], (plain.qid, columns["id"]))
+        link.execute(FAST["put_again"], (plain.qid, [row.id for row in rows]))
         committed = link.sync()
+        waiting = sum(row.state == WAITING for row in rows)
         soonest = min((row.due_ms or 0 for row in rows if row.state == DELAYED), default=None)
         work = (
             waking.Work(plain.qid, plain.name, waiting)
@@ -138,6 +142,18 @@ def put(
         _refused(call, [plain.name], e)
         return None
     return [PutResult(id=row.id, life=0, state=STATES[row.state]) for row in rows]
+
+
+def _put_parameters(
+    qid: int, now: int, rows: Sequence[NewJob], watch: Watch | None
+) -> tuple[Any, ...]:
+    waiting = sum(row.state == WAITING for row in rows)
+    watched = [ended_topic(qid, row.id) for row in rows if row.flags & WATCHED]
+    columns = dict(zip(NewJob._fields, zip(*rows, strict=True), strict=True))
+    return (
+        qid, now, *(columns[name] for name in _PUT), _encode(accepted_items(rows)), waiting,
+        watched, watch.address[0] if watch is not None else "", now + LISTEN_MS,
+    )  # fmt: skip
 
 
 # ── exchange ──────────────────────────────────────────────────────────────────────────────────────
@@ -347,7 +363,7 @@ def _plain(call: Call, names: Iterable[QueueName]) -> list[Plain] | None:
 
 def _refused(call: Call, names: Iterable[QueueName], error: StatementFailed) -> None:
     """A statement has found something that it does not handle: perhaps a queue is not plain."""
-    if error.sqlstate != _DOES_NOT_FIT:
+    if error.sqlstate not in _DOES_NOT_FIT:
         raise error
     for name in names:
         call.memory.plain.pop(name, None)

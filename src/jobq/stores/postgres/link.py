@@ -189,6 +189,10 @@ class Link:
     def flush(self) -> None:
         """Send what is queued without waiting for a reply. A later wait reads the replies."""
         self.sync()
+        self.send()
+
+    def send(self) -> None:
+        """Send what is queued, so that the server begins with it. Commits nothing."""
         with contextlib.suppress(psycopg.Error):  # the next wait finds the reason
             self.pgconn.flush()
 

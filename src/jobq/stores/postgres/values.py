@@ -70,9 +70,17 @@ def _array(element: int) -> Encode:
     encode = _SCALARS[element]
     empty = Struct(">iii").pack(0, 0, element)
 
+    def repeated(value: Any, n: int) -> bytes:
+        """Jobs that are put together have most columns in common."""
+        data = None if value is None else encode(value)
+        part = _NULL if data is None else _LENGTH(len(data)) + data
+        return _HEAD(1, data is None, element, n, 1) + part * n
+
     def array(values: Sequence[Any]) -> bytes:
         if not values:
             return empty
+        if values[0] == values[-1] and values.count(values[0]) == len(values):
+            return repeated(values[0], len(values))
         parts = [b""]
         nulls = 0
         for value in values:

@@ -9,6 +9,8 @@ WHERE q.plain AND q.held_ms <= $3;
 
 -- name: put: insert new jobs, or none if an id exists or the queue is not plain any more
 -- Given ids are looked up first: the insert would wait for a transaction that completes the job.
+-- Without ON CONFLICT, which takes a fifth of the server's time of a large put: an id that somebody
+-- else has just put is an error, and the call goes the general way.
 WITH block AS (SELECT nextval('places') AS place),
 made AS (
     INSERT INTO jobs_hot ({new_job})
@@ -21,7 +23,6 @@ made AS (
         (id, state, priority, at_ms, flags, name, due_ms, codec, options, payload, n)
     WHERE new.flags & {given} = 0
         OR NOT EXISTS (SELECT 1 FROM jobs_hot h WHERE h.qid = $1 AND h.id = new.id OFFSET 0)
-    ON CONFLICT (qid, id) DO NOTHING
     RETURNING 1
 ),
 heard AS (
