@@ -61,6 +61,29 @@ async def test_jobs_are_spread_over_partitions_and_all_are_claimed(
     assert (await store.count(parted))[State.COMPLETED] == 400
 
 
+async def test_a_claim_looks_no_further_than_it_must(
+    store: ValkeyStore, parted: QueueName, server: Server
+) -> None:
+    """While jobs wait in every partition, a claim does not read the counters of all of them."""
+
+    def reads() -> int:
+        said = server.tell("INFO", "commandstats")
+        return int(said.split(b"cmdstat_get:calls=")[1].split(b",")[0])
+
+    await store.put([spec(parted, f"j{n}") for n in range(400)])
+    leases = await take(store, parted, 5)  # the first call of a worker goes everywhere
+    before = reads()
+    settled = await exchange(store, parted, *(done(lease) for lease in leases), n=5)
+    assert len(settled.leases) == 5
+    looks = reads() - before
+    waiting = (await store.count(parted))[State.WAITING]
+    drained = await drain(store, parted)
+    assert len(drained) == waiting == 390
+    before = reads()
+    assert await take(store, parted, 5) == []
+    assert looks < PARTS < reads() - before
+
+
 async def test_an_id_is_still_a_duplicate(store: ValkeyStore, parted: QueueName) -> None:
     await store.put([spec(parted, "a")])
     (again,) = await store.put([spec(parted, "a")])

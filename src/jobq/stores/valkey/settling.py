@@ -27,6 +27,13 @@ from jobq.stores.valkey.sleepers import Sleepers
 
 log = logging.getLogger("jobq")
 
+_FIRST_LOOK = 8
+"""Queues or partitions that a claim looks into first.
+
+It looks into the others only if these do not fill it. So while jobs wait everywhere, a claim costs
+the same however many partitions there are.
+"""
+
 
 class _Total:
     """The replies of several exchanges, as one."""
@@ -111,7 +118,7 @@ class Settling:
     ) -> Settled:
         """Exchange with several queues or partitions in turn: each may fill what is left to claim.
 
-        A peek at all counters shows which of them are worth a call. A repeated call goes
+        A peek at their counters shows which of them are worth a call. A repeated call goes
         everywhere, because the leases it was granted may be where nothing waits any more. The
         worker falls asleep only if no queue has anything. A worker that is awake is removed from
         the sleepers of every queue: a queue that counts a busy worker as asleep would wake it for
@@ -127,18 +134,38 @@ class Settling:
             total.add(await self._exchange(at, by_place[at], by, -1, 0, False), at.prefix)
         if then is None:
             return total.settled()
-        peeks = {} if by.repeated else await self._peek(claims)
-        total.dues += [p.due_in for p in peeks.values() if not p.ready and p.due_in is not None]
-        skipped = [
-            at for at in claims if at not in by_place and at in peeks and not peeks[at].ready
-        ]
-        await self._claim_at([at for at in claims if at not in skipped], by_place, by, then, total)
+        if by.repeated:
+            await self._claim_at(claims, by_place, by, then, total)
+        else:
+            first, rest = claims[:_FIRST_LOOK], claims[_FIRST_LOOK:]
+            await self._look_and_claim(first, by_place, by, then, total, more=bool(rest))
+            if rest:
+                await self._look_and_claim(rest, by_place, by, then, total)
         if not total.leases and not outcomes and not total.left:
             await self._fall_asleep(claims, by, then, total)
         elif by.asleep:
             prefixes = {self._places.space.prefix(queue) for queue in then.queues}
             await self._sleepers.mark_awake(by.worker, prefixes - total.visited)
         return total.settled()
+
+    async def _look_and_claim(
+        self,
+        claims: list[Place],
+        outcomes: dict[Place, list[AnyOutcome]],
+        by: Caller,
+        then: Claim,
+        total: _Total,
+        *,
+        more: bool = False,
+    ) -> None:
+        """Claim where the counters say that jobs wait, and settle outcomes everywhere."""
+        if len(total.leases) < then.limit and not total.last_chance:
+            peeks = await self._peek(claims)
+            total.dues += [p.due_in for p in peeks.values() if not p.ready and p.due_in is not None]
+            claims = [at for at in claims if at in outcomes or peeks[at].ready]
+        else:
+            claims = [at for at in claims if at in outcomes]
+        await self._claim_at(claims, outcomes, by, then, total, more=more)
 
     async def _fall_asleep(
         self, claims: list[Place], by: Caller, then: Claim, total: _Total
@@ -177,7 +204,10 @@ class Settling:
         by: Caller,
         then: Claim,
         total: _Total,
+        *,
+        more: bool = False,
     ) -> None:
+        """Exchange with these places in turn. `more`: the caller goes on with other places."""
         for at in places:
             room = 0 if total.last_chance else then.limit - len(total.leases)
             if room > 0 or at in outcomes:
@@ -186,7 +216,7 @@ class Settling:
                 try:
                     reply = await self._exchange(at, mine, by, room, then.lease_ms, company)
                 except CorruptStore as error:
-                    if mine or len(places) == 1:
+                    if mine or (len(places) == 1 and not more):
                         raise
                     log.error("%s; this call goes on with the other queues", error)
                 else:
