@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from jobq import Queue, Worker
 from jobq.core.records import QueueName
 from jobq.errors import StoreUnavailable
+from jobq.stores import open_store
 from jobq.stores.valkey.store import ValkeyStore
 from tests.stores.valkey import servers
 from tests.stores.valkey.jobs import spec, take
@@ -72,6 +74,28 @@ async def test_a_sleeping_fleet_sends_few_commands(
     assert calls <= 2 * FLEET  # one per worker and second
     for task in asleep:
         task.cancel()
+
+
+async def test_a_handle_stays_connected_only_to_the_primaries_it_calls(tmp_path: Path) -> None:
+    """Otherwise the connections of a Cluster grow with workers times primaries."""
+    servers.valkey_or_skip()
+    with servers.running_cluster(tmp_path, replicas=0) as nodes:
+        async with open_store(nodes.url) as store:
+            assert isinstance(store, ValkeyStore)
+            space, node_of = store.places.space, store.servers.node_of
+            called = {await node_of(space.layout), await node_of(space.queues)}
+            near = (QueueName("tests", f"near{n}") for n in count())
+            queue = next(q for q in near if store.servers.known(space.prefix(q)) in called)
+            await store.put([spec(queue, "a")])
+            assert len(await take(store, queue)) == 1
+            ports = {port for _, port in called}
+            unused = [node for node in nodes.primaries if node.port not in ports]
+            assert unused
+            for node in unused:
+                await until(
+                    lambda node=node: b"connected_clients:1\r" in node.tell("INFO", "clients"),  # type: ignore[misc]
+                    "connections that only checked the server to be closed",
+                )
 
 
 async def test_a_worker_works_again_within_five_seconds_of_its_servers_return(

@@ -208,9 +208,10 @@ async def test_every_node_of_a_cluster_is_held_to_the_layout(cluster: servers.Cl
     async with open_store(cluster.url) as store:
         assert isinstance(store, ValkeyStore)
         newer = b'{"layout":9,"oldest":9,"release":"9.1.0"}'
+        nodes = await store.servers.primaries()
+        connections = [await store.servers.connection(node) for node in nodes]
         await store.servers.command(KEY, "SET", KEY, newer)
-        for node in await store.servers.primaries():
-            connection = await store.servers.connection(node)
+        for node, connection in zip(nodes, connections, strict=True):
             connection.close()
             with pytest.raises(ConfigError, match="has layout 9"):
                 await store.servers.connection(node)

@@ -10,14 +10,24 @@ import pytest
 from jobq.core.commands import Cancel, Revive
 from jobq.core.locks import LockRecord
 from jobq.core.queues import Fire, Limits, QueueConfig, ScheduleSpec, Window
-from jobq.core.records import Claim, Edge, Filter, JobKey, LeaseRef, QueueName, UniqueSpec
+from jobq.core.records import (
+    Claim,
+    Edge,
+    Filter,
+    JobKey,
+    Lease,
+    LeaseRef,
+    QueueName,
+    UniqueSpec,
+)
 from jobq.core.states import State
 from jobq.errors import ConfigError
 from jobq.stores import open_store
 from jobq.stores.valkey import keys
 from jobq.stores.valkey.store import ValkeyStore
 from tests.stores.valkey.jobs import done, exchange, failed, spec, take
-from tests.stores.valkey.servers import Server
+from tests.stores.valkey.servers import Server, blocked_clients
+from tests.waiting import until
 
 PARTS = 16
 
@@ -61,27 +71,92 @@ async def test_jobs_are_spread_over_partitions_and_all_are_claimed(
     assert (await store.count(parted))[State.COMPLETED] == 400
 
 
+def reads(server: Server) -> int:
+    """How often the server has read a string, such as the counters of a partition."""
+    said = server.tell("INFO", "commandstats")
+    return int(said.split(b"cmdstat_get:calls=")[1].split(b",")[0])
+
+
 async def test_a_claim_looks_no_further_than_it_must(
     store: ValkeyStore, parted: QueueName, server: Server
 ) -> None:
     """While jobs wait in every partition, a claim does not read the counters of all of them."""
-
-    def reads() -> int:
-        said = server.tell("INFO", "commandstats")
-        return int(said.split(b"cmdstat_get:calls=")[1].split(b",")[0])
-
     await store.put([spec(parted, f"j{n}") for n in range(400)])
     leases = await take(store, parted, 5)  # the first call of a worker goes everywhere
-    before = reads()
+    before = reads(server)
     settled = await exchange(store, parted, *(done(lease) for lease in leases), n=5)
     assert len(settled.leases) == 5
-    looks = reads() - before
-    waiting = (await store.count(parted))[State.WAITING]
-    drained = await drain(store, parted)
-    assert len(drained) == waiting == 390
-    before = reads()
+    looks = reads(server) - before
+    assert len(await drain(store, parted)) == 390
+    before = reads(server)
     assert await take(store, parted, 5) == []
-    assert looks < PARTS < reads() - before
+    assert looks < PARTS < reads(server) - before
+
+
+async def asleep_with_a_run(
+    store: ValkeyStore, parted: QueueName, server: Server
+) -> tuple[Lease, asyncio.Task[bool]]:
+    """A worker that runs one job and sleeps with its other slots."""
+    await store.put([spec(parted, "a")])
+    return await asleep_with_a_run_of(store, parted, server)
+
+
+async def asleep_with_a_run_of(
+    store: ValkeyStore, parted: QueueName, server: Server
+) -> tuple[Lease, asyncio.Task[bool]]:
+    """The same with a job that waits."""
+    (lease,) = await take(store, parted, 5)
+    assert (await exchange(store, parted, n=4)).asleep
+    sleep = store.sleep([parted], worker="w1", slots=4, timeout_ms=60_000)
+    nap = asyncio.create_task(sleep)
+    await until(lambda: blocked_clients(server) == 1, "the worker to sleep at the server")
+    return lease, nap
+
+
+async def test_a_worker_that_sleeps_settles_a_run_without_looking_into_all_partitions(
+    store: ValkeyStore, parted: QueueName, server: Server
+) -> None:
+    lease, nap = await asleep_with_a_run(store, parted, server)
+    before = reads(server)
+    settled = await exchange(store, parted, done(lease), n=5)
+    assert (settled.leases, settled.stale, settled.asleep) == ((), (), True)
+    assert reads(server) - before < PARTS
+    await store.put([spec(parted, "b")])
+    assert await asyncio.wait_for(nap, 5)  # it is still woken
+    assert [found.id for found in await take(store, parted, 5)] == ["b"]
+
+
+async def test_a_worker_that_was_woken_looks_while_it_settles(
+    store: ValkeyStore, parted: QueueName, server: Server
+) -> None:
+    lease, nap = await asleep_with_a_run(store, parted, server)
+    await store.put([spec(parted, "b")])
+    assert await asyncio.wait_for(nap, 5)
+    settled = await exchange(store, parted, done(lease), n=5)
+    assert [found.id for found in settled.leases] == ["b"]
+
+
+async def test_a_worker_that_sleeps_claims_the_next_job_of_the_key_it_settles(
+    store: ValkeyStore, keyed: QueueName, server: Server
+) -> None:
+    await store.put([spec(keyed, "a", key="k")])
+    lease, nap = await asleep_with_a_run_of(store, keyed, server)
+    await store.put([spec(keyed, "b", key="k")])
+    settled = await exchange(store, keyed, done(lease), n=5)
+    assert [found.id for found in settled.leases] == ["b"]
+    nap.cancel()
+
+
+async def test_a_worker_that_settles_asleep_still_knows_when_a_job_is_due(
+    store: ValkeyStore, parted: QueueName, server: Server
+) -> None:
+    await store.put([spec(parted, "later", delay_ms=2_000)])
+    lease, nap = await asleep_with_a_run(store, parted, server)
+    settled = await exchange(store, parted, done(lease), n=5)
+    assert settled.asleep
+    assert settled.next_due_ms is not None
+    assert settled.next_due_ms <= 2_000
+    nap.cancel()
 
 
 async def test_an_id_is_still_a_duplicate(store: ValkeyStore, parted: QueueName) -> None:
@@ -390,10 +465,10 @@ async def test_readers_that_share_a_listing_read_every_partition_once(
         cursors.append(cursor)
     assert len(cursors) >= PARTS
     seen: list[str] = []
-    for after, until in zip(cursors, [*cursors[1:], None], strict=True):
+    for after, stop in zip(cursors, [*cursors[1:], None], strict=True):
         place, more = after, True
         while more:
-            page = await store.find(filter, cursor=place, until=until, limit=3)
+            page = await store.find(filter, cursor=place, until=stop, limit=3)
             seen += [record.id for record in page.records]
             place, more = page.cursor, page.cursor is not None
     assert (len(seen), sorted(seen)) == (40, ids)

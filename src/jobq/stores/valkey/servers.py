@@ -84,24 +84,24 @@ class Servers:
         async with self._connecting.setdefault(node, asyncio.Lock()):
             found = self._connections.get(node)
             if found is None or found.closed:
-                try:
-                    found = await self._open_shared(node)
-                except (StoreUnavailable, ServerError, ConfigError) as e:
-                    self.forget(node)
-                    if isinstance(e, JobqError):
-                        raise
-                    raise StoreUnavailable(f"{node[0]}:{node[1]}: {e}") from e
-                self._connections[node] = found
+                found = self._connections[node] = await self._open_prepared(node)
         return found
 
-    async def _open_shared(self, node: Node) -> Connection:
-        connection = await self.open(node)
+    async def _open_prepared(self, node: Node) -> Connection:
+        """A connection that is ready for calls."""
         try:
-            await self._prepare(connection)
-        except BaseException:
-            connection.close()
-            raise
-        return connection
+            connection = await self.open(node)
+            try:
+                await self._prepare(connection)
+            except BaseException:
+                connection.close()
+                raise
+            return connection
+        except (StoreUnavailable, ServerError, ConfigError) as e:
+            self.forget(node)
+            if isinstance(e, JobqError):
+                raise
+            raise StoreUnavailable(f"{node[0]}:{node[1]}: {e}") from e
 
     async def _prepare(self, connection: Connection) -> None:
         """Refuse a store of a newer jobq, then make sure that the library is loaded."""
@@ -134,9 +134,21 @@ class Servers:
         return await connect(node, self.address)
 
     async def check(self) -> None:
-        """Raise ConfigError if a primary may lose jobs silently, or is too old."""
-        for node in await self.primaries():
-            await check_server(await self.connection(node), self.address.shown)
+        """Raise ConfigError if a primary may lose jobs silently, or is too old.
+
+        In a Cluster, each primary is checked on a connection that is closed again. A call opens the
+        connection it needs. Otherwise every worker would keep a connection to every primary.
+        """
+        primaries = await self.primaries()
+        if len(primaries) == 1:
+            await check_server(await self.connection(primaries[0]), self.address.shown)
+            return
+        for node in primaries:
+            connection = await self._open_prepared(node)
+            try:
+                await check_server(connection, self.address.shown)
+            finally:
+                await connection.aclose()
 
     async def aclose(self) -> None:
         """Close all shared connections."""
@@ -159,6 +171,24 @@ class Servers:
     def command(self, key: str, *command: Argument) -> Awaitable[Reply]:
         """Send one command to the server of a key."""
         return self._send(key, pack(command), None)
+
+    async def get_all(self, names: Sequence[str]) -> list[Reply]:
+        """The values of strings on any servers. Each server gets one write."""
+        by_node: dict[Node, list[int]] = {}
+        for n, key in enumerate(names):
+            by_node.setdefault(self.known(key) or await self.node_of(key), []).append(n)
+        found: list[Reply] = [None] * len(names)
+        sent: list[tuple[int, asyncio.Future[Reply]]] = []
+        for node, positions in by_node.items():
+            connection = await self.connection(node)
+            futures = connection.send_all([pack(("GET", names[n])) for n in positions])
+            sent += zip(positions, futures, strict=True)
+        for n, future in sent:
+            reply = await future
+            # The slot has moved, or the server refuses calls for now: ask again by the usual way.
+            moved = type(reply) is ServerError
+            found[n] = await self.command(names[n], "GET", names[n]) if moved else reply
+        return found
 
     async def _send(self, key: str, command: bytes, wait: bytes | None) -> Reply:
         node = self.known(key) or await self.node_of(key)

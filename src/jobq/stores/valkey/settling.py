@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import time
 from collections.abc import Sequence
@@ -92,10 +91,14 @@ class Settling:
     ) -> Settled:
         """See HotStore."""
         sleepers, places = self._sleepers, self._places
-        sleepers.wake(worker)
         lane = lane_of(call)
         last = self._last_calls.get((worker, lane))
         self._last_calls[worker, lane] = call
+        if outcomes and then is not None and call != last and self._rests(worker, then):
+            by = Caller(worker, call, lane, False, False, False)
+            return await self._settle_asleep(outcomes, by, then)
+        sleepers.rest_until.pop(worker, None)
+        sleepers.wake(worker)
         if then is None:
             await sleepers.stop_looking(worker)
             queues: Sequence[QueueName] = ()
@@ -148,6 +151,37 @@ class Settling:
             await self._sleepers.mark_awake(by.worker, prefixes - total.visited)
         return total.settled()
 
+    def _rests(self, worker: str, then: Claim) -> bool:
+        """Whether the worker is asleep in the partitioned queues that it claims from."""
+        return (
+            self._sleepers.rests(worker) is not None
+            and set(then.queues) == set(self._sleepers.looked_in.get(worker, ()))
+            and all(self._places.known.get(queue, 1) > 1 for queue in then.queues)
+        )
+
+    async def _settle_asleep(
+        self, outcomes: Sequence[AnyOutcome], by: Caller, then: Claim
+    ) -> Settled:
+        """Settle runs of a worker that stays asleep: its other slots wait for a wake-up.
+
+        It claims only from the partitions that it visits. A look into all of them would find
+        nothing, because a job that was put since would have woken a worker.
+        """
+        sleepers, worker = self._sleepers, by.worker
+        slots, until = sleepers.slots[worker], sleepers.rest_until.pop(worker)
+        by_place: dict[Place, list[AnyOutcome]] = {}
+        for o in outcomes:
+            by_place.setdefault(await self._places.of_token(o.queue, o.token), []).append(o)
+        total = _Total()
+        await self._claim_at(list(by_place), by_place, by, then, total)
+        sleepers.slots[worker] = slots  # it is still recorded as asleep, with these slots
+        if not total.leases and not total.left:
+            sleepers.rest_until[worker] = until
+            left = sleepers.rests(worker)
+            total.asleep = left is not None
+            total.dues.append(int((left or 0) * 1000))
+        return total.settled()
+
     async def _look_and_claim(
         self,
         claims: list[Place],
@@ -181,6 +215,8 @@ class Settling:
         again = by._replace(call=f"{by.call}+", asleep=False, sleepy=True)
         await self._claim_at([*whole, *ready], {}, again, then, total)
         total.asleep = True
+        if not total.leases and not total.left:
+            self._sleepers.rest(by.worker, min(total.dues, default=None))
 
     async def _places_to_claim(self, then: Claim | None, call: str) -> list[Place]:
         """Queues in the claim's order. Each call begins with another partition of a queue."""
@@ -225,7 +261,5 @@ class Settling:
     async def _peek(self, places: Sequence[Place]) -> dict[Place, QueuePeek]:
         """What the counters of queues or partitions say. All are read at once."""
         now = int(self._calls.now() or time.time() * 1000)
-        stored = await asyncio.gather(
-            *(self._servers.command(at.prefix, "GET", keys.counters(at.prefix)) for at in places)
-        )
+        stored = await self._servers.get_all([keys.counters(at.prefix) for at in places])
         return {at: queue_replies.peek(data, now) for at, data in zip(places, stored, strict=True)}

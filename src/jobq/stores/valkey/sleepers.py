@@ -25,6 +25,9 @@ from jobq.stores.valkey.wire import Connection
 _POP_SECONDS = 10.0
 """How long one pop blocks. A connection that died without a sign is noticed after that time."""
 
+_REST_MS = 5_000
+"""How long a worker may settle jobs without a look at its partitions. Wake-ups can be lost."""
+
 _WAITING, _DELAYED = STATE_CODES[State.WAITING], STATE_CODES[State.DELAYED]
 
 Pop = asyncio.Task[bytes | None]
@@ -40,6 +43,8 @@ class Sleepers:
         """The free slots with which a worker is recorded as asleep; 0 if it is awake."""
         self.looked_in: dict[str, Sequence[QueueName]] = {}
         """The queues in which a worker may be recorded as asleep."""
+        self.rest_until: dict[str, float] = {}
+        """Until when a worker that is recorded as asleep need not look for work (loop time)."""
         self._servers = servers
         self._calls = calls
         self._places = places
@@ -53,6 +58,21 @@ class Sleepers:
             if self._places.known[queue] > 1:
                 await self._calls.fcall("asleep", self._places.space.prefix(queue), worker, slots)
         self.slots[worker] = slots
+
+    def rest(self, worker: str, due_ms: int | None) -> None:
+        """The worker has looked everywhere and is recorded as asleep. A job is due in `due_ms`."""
+        ms = _REST_MS if due_ms is None else min(due_ms, _REST_MS)
+        self.rest_until[worker] = asyncio.get_running_loop().time() + ms / 1000
+
+    def rests(self, worker: str) -> float | None:
+        """How many seconds a sleeping worker need not look. None: it must look, if it can claim.
+
+        Its pops are under way, so no marker has come: what was put since has woken others.
+        """
+        pops = [self._pops.get(group) for group in self._groups_of.get(worker, ())]
+        left = self.rest_until.get(worker, 0.0) - asyncio.get_running_loop().time()
+        asleep = left > 0 and pops and all(pop is not None and not pop.done() for pop in pops)
+        return left if asleep else None
 
     async def stop_looking(self, worker: str) -> None:
         """The worker stops looking for work.
@@ -101,14 +121,18 @@ class Sleepers:
                 if due < deadline and not await self._may_have_work(queues):
                     due = deadline  # this worker was a deputy, and another one has done the work
                     continue
+                self.rest_until.pop(worker, None)
                 return due < deadline
             for pop in done:
                 self._pops.pop(pops[pop], None)
                 marker = pop.result()
                 if marker == b"1":
+                    self.rest_until.pop(worker, None)
                     return True
                 if marker is not None:  # "d<ms>": a job is due then
                     due = min(due, loop.time() + int(marker[1:]) / 1000)
+                    if worker in self.rest_until:
+                        self.rest_until[worker] = min(self.rest_until[worker], due)
 
     async def _may_have_work(self, queues: Sequence[QueueName]) -> bool:
         """Whether a job of these queues waits or is delayed."""

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from bisect import bisect_right
+from operator import itemgetter
 
 from jobq.errors import ConfigError, StoreUnavailable
 from jobq.stores.valkey import keys
 from jobq.stores.valkey.address import Address, Node
 from jobq.stores.valkey.servers import Servers
 from jobq.stores.valkey.wire import Reply, ServerError, connect
+
+_first = itemgetter(0)
 
 
 class Single(Servers):
@@ -87,13 +91,14 @@ class Cluster(Servers):
 
     def __init__(self, address: Address) -> None:
         super().__init__(address)
-        self._slots: list[tuple[int, int, Node]] = []
+        self._slots: list[tuple[int, int, Node]] = []  # first, last and primary, in order
         self._asking = asyncio.Lock()
 
     def known(self, key: str) -> Node | None:
         """The primary of the key's slot, if the slots are known."""
         slot = keys.slot_of(key)
-        return next((node for first, last, node in self._slots if first <= slot <= last), None)
+        n = bisect_right(self._slots, slot, key=_first) - 1
+        return self._slots[n][2] if n >= 0 and slot <= self._slots[n][1] else None
 
     async def node_of(self, key: str) -> Node:
         """The primary of the key's slot. Asks the Cluster if it is not known."""
@@ -129,10 +134,10 @@ class Cluster(Servers):
                 except (StoreUnavailable, ServerError) as e:
                     last = e
                     continue
-                self._slots = [
+                self._slots = sorted(
                     (a, b, (primary[0].decode() or node[0], primary[1]))
                     for a, b, primary, *_ in found
-                ]
+                )
                 if self._slots:
                     return
             raise StoreUnavailable(f"no node of {self.address.shown} responds: {last}")

@@ -94,6 +94,18 @@ class Connection(asyncio.Protocol):
         self._transport.write(data)
         return future
 
+    def send_all(self, commands: Sequence[bytes]) -> list[asyncio.Future[Reply]]:
+        """Send packed commands with one write, which costs the server one read."""
+        if not commands:
+            return []
+        first = self.send_packed(b"".join(commands))
+        if first.done():  # the connection is closed
+            return [first] * len(commands)
+        deadline = self._waiting[-1][1]
+        rest: list[asyncio.Future[Reply]] = [self._loop.create_future() for _ in commands[1:]]
+        self._waiting.extend((future, deadline) for future in rest)
+        return [first, *rest]
+
     async def ask(self, *command: Argument, patience: float = 0.0) -> Reply:
         """Send one command and return its reply. An error reply is raised."""
         reply = await self.send(*command, patience=patience)
