@@ -17,6 +17,8 @@ from tests.simulation.seeds import Counted, fails, run_part, run_seed, shrink, t
 
 CHUNK = 20
 """Seeds that a process runs at a time."""
+LINE = 100
+"""Seeds per line of output that goes to a file."""
 MOST = 5
 """Failing seeds after which the search stops."""
 
@@ -29,6 +31,7 @@ def main() -> int:
     console = Console()
     failed: dict[int, tuple[str, ...]] = {}
     totals = [0, 0, 0, 0.0]
+    done = 0
     with Progress(
         TextColumn("simulating"),
         BarColumn(),
@@ -41,7 +44,10 @@ def main() -> int:
         for seeds, found, counted in _chunks(options):
             failed |= found
             totals = [a + b for a, b in zip(totals, counted, strict=True)]
+            done += seeds
             progress.update(bar, advance=seeds, found=len(failed))
+            if not console.is_terminal and done % LINE == 0:  # it shows no bar
+                print(f"{done:,} seeds, {len(failed)} fail", flush=True)
             if len(failed) >= MOST:
                 break
     jobs, calls, kills, seconds = totals
