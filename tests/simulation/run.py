@@ -34,6 +34,8 @@ from tests.simulation.world import Process, World, WorldStuck
 
 FAULTY_S = 20.0
 """Seconds after which no new fault happens."""
+CALM_S = 13.0
+"""The same in a world without long faults: seconds after which nobody does anything new."""
 PATIENCE_S = 900.0
 """Virtual seconds that the jobs get to end when the faults have ended."""
 QUEUES = ("plain", "keyed", "narrow", "dead")
@@ -51,7 +53,6 @@ class Evidence:
     schedules: list[ScheduleRecord]
     shipped: Shipped
     exchanged: list[Exchanged]
-    faulty: list[tuple[float, str]]  # when something happened that may cost a lease, and what
     world: World
 
 
@@ -126,7 +127,8 @@ class _Stage:
         self.network.lanes = scenario.lanes
         self.network.lossy, self.network.slow = scenario.lossy, scenario.slow
         self.shipped = Shipped(world)
-        self.faulty: list[tuple[float, str]] = []
+        long = any(not (isinstance(f, CallFault) and f.is_short) for f in scenario.faults)
+        self.faulty_s = FAULTY_S if long or scenario.slow else CALM_S
         self.living: dict[str, Process] = {}
         self.stops: dict[str, Callable[[], Any]] = {}  # by process
         self.workers: dict[str, Worker] = {}  # the last one of each slot
@@ -153,7 +155,7 @@ class _Stage:
             elif isinstance(fault, OutageOf):
                 start = self.world.now + fault.at
                 self.network.outages.append((start, start + fault.seconds, fault.process))
-        self.world.later(FAULTY_S, self._calm_down)
+        self.world.later(self.faulty_s, self._calm_down)
 
     def _freeze(self, fault: Freeze) -> None:
         if fault.slot in self.living:
@@ -193,7 +195,7 @@ class _Stage:
         process = self.world.process(f"{slot}.{incarnation}")
         self.living[slot] = process
         self.stops.pop(slot, None)
-        if self.world.now < 1000.0 + FAULTY_S:
+        if self.world.now < 1000.0 + self.faulty_s:
             for fault in self.scenario.faults:
                 if isinstance(fault, Kill) and fault.process == process.name:
                     process.kill_at_step = fault.step
@@ -254,7 +256,7 @@ class _Stage:
         for slot in self.scenario.slots:
             self.start(slot)
         async with open_store(URL) as store:
-            await asyncio.sleep(FAULTY_S)
+            await asyncio.sleep(self.faulty_s)
             await self._end_of_jobs(store)
             await self._probe()
             await self._slots_free()
@@ -367,7 +369,6 @@ class _Stage:
             schedules=await store.list_schedules(limit=1000),
             shipped=self.shipped,
             exchanged=self.network.exchanged,
-            faulty=self.faulty,
             world=self.world,
         )
 

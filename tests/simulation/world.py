@@ -42,6 +42,14 @@ class SimLoop(asyncio.BaseEventLoop):
     def time(self) -> float:
         return self.process.world.now
 
+    def call_soon(  # type: ignore[override]
+        self, callback: Any, *args: Any, context: Any = None
+    ) -> asyncio.Handle:
+        """The same as asyncio's, without its checks: it is called for every step."""
+        handle = asyncio.Handle(callback, args, self, context)
+        self._ready.append(handle)
+        return handle
+
     def call_soon_threadsafe(  # type: ignore[override]
         self, callback: Any, *args: Any, context: Any = None
     ) -> Any:
