@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 
-from jobq import Event, Job, Queue, State
+from jobq import Event, Job, Queue, Rate, State, current_job
 from tests.waiting import wait_until
 from tests.web.browser.conftest import Opens
 from tests.web.browser.live import GATES, add_tasks
@@ -60,6 +61,45 @@ def test_a_queue_is_paused_and_resumed(tab: Opens, shop: Shop, queue: Queue) -> 
     assert "dashboard" in (kinds["resumed"] or "")
 
 
+def test_a_queue_is_held_and_released(tab: Opens, shop: Shop, queue: Queue) -> None:
+    shop.enqueue(queue, "charge", "bob")
+    opened = tab("/queue", **where(queue))
+    opened.click("Hold")
+    opened.find("#hold [name=seconds]").fill("600")
+    opened.agree("Hold")
+    opened.said("for 600 s.")
+    notice = opened.find(".notice", has_text="No job of this queue starts before")
+    notice.wait_for()
+    until = shop.live.run(queue.stats()).held_until
+    assert until is not None
+    assert 500 < (until - datetime.now(UTC)).total_seconds() <= 600
+    opened.click("Release the hold")
+    notice.wait_for(state="detached")
+    assert shop.live.run(queue.stats()).held_until is None
+    kinds = actors(shop, queue)
+    assert "dashboard" in (kinds["held"] or "")
+    assert "dashboard" in (kinds["released_hold"] or "")
+
+
+def test_the_limits_of_a_queue_are_changed_and_restored(
+    tab: Opens, shop: Shop, queue: Queue
+) -> None:
+    shop.enqueue(queue, "charge", "bob")
+    opened = tab("/queue", **where(queue))
+    opened.click("Limits")
+    for name, value in {"limit": "7", "rate": "100/1m", "max_waiting": "1000"}.items():
+        opened.find(f"#limits [name={name}]").fill(value)
+    opened.agree("Set the limits")
+    opened.find("#queue .facts", has_text="100/60s").wait_for()
+    found = shop.live.run(queue.limits())
+    assert (found.limit, found.rate, found.max_waiting) == (7, Rate(100, per=60), 1000)
+    opened.click("Restore")
+    opened.agree("Restore")
+    opened.find("#queue .facts", has_text="100/60s").wait_for(state="detached")
+    assert shop.live.run(queue.limits()).limit is None
+    assert "dashboard" in (actors(shop, queue)["limits"] or "")
+
+
 # ── single jobs ───────────────────────────────────────────────────────────────────────────────────
 
 
@@ -73,8 +113,11 @@ def test_a_delayed_job_is_edited_and_promoted_and_runs(
     job = shop.enqueue(queue, "charge", "bob", delay=3600)
     opened = open_job(tab, queue, job)
     opened.click("Edit")
+    opened.find("#update textarea").fill("[carol]")
+    opened.agree("Save")
+    assert opened.find("#update[open] :invalid").count() > 0, "what is no JSON was sent"
     opened.find("#update textarea").fill('["carol"]')
-    opened.find("#update [type=submit], #update form button:last-child").last.click()
+    opened.agree("Save")
     opened.find("pre", has_text="carol").first.wait_for()
     opened.click("Promote")
     shows_state(opened, "waiting")
@@ -82,6 +125,46 @@ def test_a_delayed_job_is_edited_and_promoted_and_runs(
     shows_state(opened, "completed")
     assert shop.live.run(job.info()).result == {"customer": "carol", "cents": 100}
     assert "charging carol" in opened.text()
+
+
+def test_a_job_gets_another_time_and_another_priority(tab: Opens, shop: Shop, queue: Queue) -> None:
+    job = shop.enqueue(queue, "charge", "bob", delay=3600)
+    opened = open_job(tab, queue, job)
+    opened.click("Reschedule")
+    opened.find("#reschedule [name=delay_s]").fill("7200.5")
+    opened.agree("Reschedule")
+    opened.said("Rescheduled job")
+    due = shop.live.run(job.info()).due_at
+    assert due is not None
+    assert 7000 < (due - datetime.now(UTC)).total_seconds() <= 7200.5
+    opened.click("Priority")
+    opened.find("#reprioritise [name=priority]").fill("9")
+    opened.agree("Change")
+    opened.said("Changed the priority")
+    assert shop.live.run(job.info()).priority == 9
+
+
+def test_a_signal_reaches_a_job_whose_page_was_opened_before_it_could_get_one(
+    tab: Opens, shop: Shop, queue: Queue
+) -> None:
+    @queue.task(name="approve", retry=0)
+    async def approve() -> object:
+        return await current_job().wait_for_signal("decision")
+
+    job = shop.enqueue(queue, "approve")
+    shop.live.run(job.cancel())
+    opened = open_job(tab, queue, job)
+    shows_state(opened, "cancelled")
+    opened.click("Run again")
+    opened.agree("Run again")
+    shop.live.work(queue, name="for signal")
+    shows_state(opened, "blocked")
+    opened.click("Signal")
+    opened.find("#signal [name=name]").fill("decision")
+    opened.find("#signal [name=value]").fill('{"by": "ann"}')
+    opened.agree("Send")
+    shows_state(opened, "completed")
+    assert shop.live.run(queue.job(job.id).info()).result == {"by": "ann"}
 
 
 def test_a_running_job_is_cancelled(tab: Opens, shop: Shop, queue: Queue) -> None:
