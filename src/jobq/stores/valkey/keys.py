@@ -39,6 +39,8 @@ class Space:
     def __init__(self, name: str = SPACE) -> None:
         self.queues = f"{name}:{{queues}}"
         """The list of queues: a set of prefixes."""
+        self.scheduled = f"{name}:{{scheduled}}"
+        """The queues with schedules (see scheduled_queues.py)."""
         self.workers = f"{name}:{{workers}}"
         """The workers that are running, as they last announced themselves."""
         self.layout = f"{name}:{{layout}}"
@@ -117,6 +119,16 @@ def counters(prefix: str) -> str:
 def schedule_specs(prefix: str) -> str:
     """The schedules of a queue, as their callers packed them."""
     return prefix + KEY["schedule_specs"]
+
+
+def schedule_states(prefix: str) -> str:
+    """The states of a queue's schedules."""
+    return prefix + KEY["schedule_states"]
+
+
+def schedules_due(prefix: str) -> str:
+    """The schedules of a queue by their next time."""
+    return prefix + KEY["schedules_due"]
 
 
 def readers(prefix: str) -> str:

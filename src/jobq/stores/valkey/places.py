@@ -111,6 +111,9 @@ class Places:
         await self._servers.command(
             self.space.queues, "SREM", self.space.queues, self.space.prefix(queue)
         )
+        await self._servers.command(
+            self.space.scheduled, "ZREM", self.space.scheduled, self.space.prefix(queue)
+        )
         self.registered.discard(queue)
         self.forget(queue)
 
@@ -118,3 +121,17 @@ class Places:
         """The queues on the list."""
         found = await self._servers.command(self.space.queues, "SMEMBERS", self.space.queues)
         return sorted(keys.queue_of(prefix.decode()) for prefix in found)
+
+    async def queues_of(self, tenant: str) -> list[QueueName]:
+        """The queues of a tenant. The names of others are only compared."""
+        found = await self._servers.command(self.space.queues, "SMEMBERS", self.space.queues)
+        own = self.space.prefix(QueueName(tenant, "")).removesuffix("}").encode()
+        return sorted(keys.queue_of(prefix.decode()) for prefix in found if prefix.startswith(own))
+
+    async def some_queues(self, cursor: int, count: int) -> tuple[int, list[QueueName]]:
+        """About `count` queues of the list after a cursor, and the next cursor. 0 is the beginning
+        and the end. A queue may be listed twice."""
+        after, found = await self._servers.command(
+            self.space.queues, "SSCAN", self.space.queues, cursor, "COUNT", count
+        )
+        return int(after), sorted({keys.queue_of(prefix.decode()) for prefix in found})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 
 from jobq.core import refusals
@@ -16,6 +17,8 @@ from jobq.stores.valkey.presence import Presence
 
 _BATCH = 500
 """Jobs per call of `get`: the server does nothing else meanwhile."""
+_QUEUES_AT_ONCE = 100
+"""Queues that are described concurrently."""
 _SKIP = 10_000
 """Entries that one `skip` passes at the most: a few milliseconds."""
 
@@ -162,15 +165,19 @@ class Reads:
 
     async def queues(self, tenant: str | None = None) -> list[QueueRecord]:
         """See ReadStore."""
-        found = [
-            queue
-            for queue in await self._places.all_queues()
-            if tenant is None or queue.tenant == tenant
-        ]
-        described = [
-            await self._calls.fcall("describe", self._places.space.prefix(queue)) for queue in found
-        ]
-        return [
-            queue_replies.queue_record(queue, flat, keyed)
-            for queue, (flat, keyed) in zip(found, described, strict=True)
-        ]
+        found = (
+            await self._places.all_queues()
+            if tenant is None
+            else await self._places.queues_of(tenant)
+        )
+        records: list[QueueRecord] = []
+        for start in range(0, len(found), _QUEUES_AT_ONCE):
+            some = found[start : start + _QUEUES_AT_ONCE]
+            described = await asyncio.gather(
+                *(self._calls.fcall("describe", self._places.space.prefix(each)) for each in some)
+            )
+            records += [
+                queue_replies.queue_record(queue, flat, keyed)
+                for queue, (flat, keyed) in zip(some, described, strict=True)
+            ]
+        return records

@@ -17,11 +17,12 @@ from jobq.stores.valkey.commands import ALTERED
 from jobq.stores.valkey.mail import Mail
 from jobq.stores.valkey.places import Places
 from jobq.stores.valkey.put_results import refuse
+from jobq.stores.valkey.scheduled_queues import ScheduledQueues
 from jobq.stores.valkey.servers import Servers
 from jobq.stores.valkey.wire import Argument
 
 _QUEUES_AT_ONCE = 100
-"""Queues whose schedules are read concurrently: a scheduler reads all of them every second."""
+"""Queues whose schedules are read concurrently."""
 _decode = msgspec.msgpack.Decoder(ScheduleSpec).decode
 
 
@@ -36,6 +37,7 @@ class Schedules:
         self._calls = calls
         self._places = places
         self._mail = mail
+        self._scheduled = ScheduledQueues(servers, calls, places)
 
     async def put_schedule(
         self, spec: ScheduleSpec, *, next_ms: int | None, actor: str | None = None
@@ -50,7 +52,9 @@ class Schedules:
         if spec.end_ms is not None:
             rule["stop"] = spec.end_ms
         stored = (packing.encode(spec), "" if next_ms is None else next_ms, packing.encode(rule))
-        return _record(await self._change("schedule", spec.queue, actor, spec.id, *stored))
+        record = _record(await self._change("schedule", spec.queue, actor, spec.id, *stored))
+        await self._scheduled.lower(spec.queue, record.next_ms or 0)
+        return record
 
     async def drop_schedule(self, queue: QueueName, id: str, *, actor: str | None = None) -> bool:
         """See ScheduleStore."""
@@ -61,6 +65,8 @@ class Schedules:
     ) -> Altered:
         """See ScheduleStore."""
         (letter,) = await self._change("pause_schedule", queue, actor, id, int(paused))
+        if not paused:
+            await self._scheduled.lower(queue, 0)
         return ALTERED[letter]
 
     async def _change(
@@ -78,7 +84,18 @@ class Schedules:
         self, queue: QueueName | None = None, *, due: bool = False, limit: int = 100
     ) -> list[ScheduleRecord]:
         """See ScheduleStore."""
-        queues = await self._places.all_queues() if queue is None else [queue]
+        if queue is not None:
+            return await self._listed([queue], due, limit)
+        if not due:
+            return await self._listed(await self._places.all_queues(), due, limit)
+        queues = await self._scheduled.due()
+        found = await self._listed(queues, due, limit)
+        await self._scheduled.asked(queues)
+        return found
+
+    async def _listed(
+        self, queues: Sequence[QueueName], due: bool, limit: int
+    ) -> list[ScheduleRecord]:
         found: list[ScheduleRecord] = []
         for start in range(0, len(queues), _QUEUES_AT_ONCE):
             room = limit - len(found)

@@ -88,6 +88,7 @@ KEY.wake = "wake:" -- <worker>: list of markers that the worker pops
 KEY.schedule_specs = "sc" -- hash, id → the spec as the caller packed it
 KEY.schedule_states = "ss" -- hash, id → the packed state
 KEY.schedules_due = "sd" -- sorted set of ids by their next time
+KEY.schedule_ids = "si" -- sorted set of ids in the order of their letters
 
 -- Flows that are staged and not submitted yet (see staging.lua)
 KEY.flows = "fz" -- sorted set of flows by when they were begun

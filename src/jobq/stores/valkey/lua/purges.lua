@@ -119,8 +119,8 @@ local OTHER_KEYS = {
   KEY.runs, KEY.ttls, KEY.block_timeouts, KEY.plain_back_0, KEY.plain_front_0, KEY.plain_priorities,
   KEY.keys_ready, KEY.keys_active, KEY.keys_waiting, KEY.keys_skipped, KEY.key_limits,
   KEY.own_ttl_ends, KEY.locks, KEY.lock_ends, KEY.sleepers, KEY.sleeper_slots, KEY.deputies,
-  KEY.schedule_specs, KEY.schedule_states, KEY.schedules_due, KEY.next_lives, KEY.flows,
-  KEY.flow_places, KEY.keys_held, KEY.keys_held_for,
+  KEY.schedule_specs, KEY.schedule_states, KEY.schedules_due, KEY.schedule_ids,
+  KEY.next_lives, KEY.flows, KEY.flow_places, KEY.keys_held, KEY.keys_held_for,
 }
 -- Settings that stay, because the event log stays and its ids must not repeat.
 local KEPT_SETTINGS = { tag = true, gone = true, gone_to = true, gone_in = true, told = true }

@@ -15,6 +15,21 @@ local function keep(prefix, id, state)
   end
 end
 
+-- Whether the index of ids is complete. Older releases do not write it.
+local function indexed(prefix)
+  return call("HLEN", prefix .. KEY.schedule_states) == call("ZCARD", prefix .. KEY.schedule_ids)
+end
+
+-- The first ids in order.
+local function first_ids(prefix, limit)
+  if limit <= 0 then return {} end
+  if indexed(prefix) then return call("ZRANGE", prefix .. KEY.schedule_ids, 0, limit - 1) end
+  local ids, first = call("HKEYS", prefix .. KEY.schedule_states), {}
+  table.sort(ids)
+  for i = 1, math.min(#ids, limit) do first[i] = ids[i] end
+  return first
+end
+
 -- A schedule as Python reads it.
 local function view(prefix, id, state)
   local spec = call("HGET", prefix .. KEY.schedule_specs, id)
@@ -47,6 +62,12 @@ function J.schedule(keys, args)
     state.next, state.fired, state.created = tonumber(next_time), 0, cx.now
     call("HSET", prefix .. KEY.schedule_specs, id, spec)
     keep(prefix, id, state)
+    call("ZADD", prefix .. KEY.schedule_ids, 0, id)
+    if not indexed(prefix) then
+      call("DEL", prefix .. KEY.schedule_ids)
+      local ids = call("HKEYS", prefix .. KEY.schedule_states)
+      for i = 1, #ids do call("ZADD", prefix .. KEY.schedule_ids, 0, ids[i]) end
+    end
     changed(cx, home, "put", id, actor)
   end
   return { view(prefix, id, state), cx.outbox }
@@ -60,6 +81,7 @@ function J.unschedule(keys, args)
   local now, home, actor, id = unpack(args)
   local cx = J.open(keys[1], now)
   call("ZREM", cx.prefix .. KEY.schedules_due, id)
+  call("ZREM", cx.prefix .. KEY.schedule_ids, id)
   call("HDEL", cx.prefix .. KEY.schedule_specs, id)
   local there = call("HDEL", cx.prefix .. KEY.schedule_states, id)
   if there == 1 then changed(cx, home, "dropped", id, actor) end
@@ -95,11 +117,11 @@ function J.schedules(keys, args)
     ids = call("ZRANGEBYSCORE", cx.prefix .. KEY.schedules_due, "-inf", cx.now - cx.ahead,
       "LIMIT", 0, limit)
   else
-    ids = call("HKEYS", cx.prefix .. KEY.schedule_states)
-    table.sort(ids)
+    ids = first_ids(cx.prefix, limit)
   end
-  for i = 1, math.min(#ids, limit) do
-    answers[i] = view(cx.prefix, ids[i], state_of(cx.prefix, ids[i]))
+  for i = 1, #ids do
+    local state = state_of(cx.prefix, ids[i])
+    if state then answers[#answers + 1] = view(cx.prefix, ids[i], state) end
   end
   return answers
 end
