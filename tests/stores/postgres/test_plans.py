@@ -79,7 +79,8 @@ STATEMENTS: dict[str, tuple[str, str]] = {
     "past_retention": (SQL.upkeep["past_retention"], "1, 4, 0, 1010, 10"),
     "newest_beyond": (SQL.upkeep["newest_beyond"], "1, 4, 10"),
     "beyond_count": (SQL.upkeep["beyond_count"], "1, 4, 1010, 5, 10"),
-    "to_tick": (SQL.upkeep["to_tick"], "5, 5"),
+    "to_tick": (SQL.upkeep["to_tick"], "5, 5, 0, 500"),
+    "keys_after": (SQL.keyed["keys_after"], "2, 'key5', 5, 500"),
     "page_waiting": (SQL.reads["page_waiting"], "1, 10, 0, 15000"),
     "page_waiting_keyed": (SQL.reads["page_waiting_keyed"], "2, 10, 'key5', 0, 15000"),
     "page_timed": (SQL.reads["page_timed"], "1, 10, 2000, 10, 4, 0"),
@@ -113,7 +114,7 @@ STATEMENTS: dict[str, tuple[str, str]] = {
     "claim_plain above floors": (FLOORS["claim_plain"], f"'m', 'w', 5, 9, 1, 10, {_LINES}"),
     "anything_due above floors": (HOT_ABOVE["anything_due"], "1, 5, 2"),
     "due above floors": (HOT_ABOVE["due"], "1, 1010, 10, 1005"),
-    "to_tick above floors": (UPKEEP_ABOVE["to_tick"], "5, 5, '{1}', '{2}', '{2}'"),
+    "to_tick above floors": (UPKEEP_ABOVE["to_tick"], "5, 5, 0, 500, '{1}', '{2}', '{2}'"),
     "exchange above floors": (
         FAST_ABOVE["exchange"],
         "'{1}', '{}', '{}', '{}', '{}', 5, 10, 'm', 'w', 9, 'c', 'x', '{}', '{}', '{}', '{}', "

@@ -83,7 +83,9 @@ class LifecycleStore(Protocol):
     async def tick(self, *, limit: int = 500) -> int:
         """Do upkeep in all queues, and return how many steps it took. `limit` means there is more.
 
-        A step promotes, recovers, expires or removes one job, sweeps, or trims the event log.
+        A step promotes, recovers, expires or removes one job, sweeps, or trims the event log. A
+        call looks at a bounded number of queues. If there are more, it returns `limit`, and the
+        next call continues with those.
         """
         ...
 

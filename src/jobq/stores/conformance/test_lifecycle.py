@@ -5,13 +5,17 @@ from __future__ import annotations
 import asyncio
 import threading
 
+from jobq.core.records import JobSpec, QueueName
 from jobq.core.states import State
 from jobq.stores.base import Store
-from jobq.stores.conformance.kit import Desk, FakeClock, complete, fresh_queue, ref
+from jobq.stores.conformance.kit import SECOND, Desk, FakeClock, complete, fresh_queue, ref
 from jobq.stores.conformance.places import Opening
 from jobq.stores.conformance.roles import needs
 
 pytestmark = needs()
+
+MANY = 520
+"""Queues: more than a tick of jobq's own stores looks at."""
 
 
 async def test_migrate_is_idempotent_and_safe_in_parallel(
@@ -106,3 +110,27 @@ async def test_two_handles_claiming_at_once_share_the_work(q_twice: tuple[Desk, 
 
 async def test_a_handle_names_its_place(store: Store) -> None:
     assert "://" in store.url
+
+
+@needs("reads", "delays")
+async def test_upkeep_reaches_all_queues_of_a_store_with_many(
+    opening: Opening, clock: FakeClock
+) -> None:
+    first = fresh_queue()
+    queues = [QueueName(first.tenant, f"{first.queue} {n}") for n in range(MANY)]
+    async with opening(clock) as store:
+        for start in range(0, MANY, 100):
+            await store.put(
+                [
+                    JobSpec(queue=queue, id="a", name="noop", payload=b"[[],{}]", delay_ms=SECOND)
+                    for queue in queues[start : start + 100]
+                ]
+            )
+        clock.advance(SECOND)
+        for _ in range(100):  # other tests may have left queues in the store
+            if await store.tick(limit=500) < 500:
+                break
+        else:
+            raise AssertionError("upkeep does not come to an end")
+        counts = await asyncio.gather(*(store.count(queue) for queue in queues))
+    assert [count[State.WAITING] for count in counts] == [1] * MANY

@@ -73,6 +73,34 @@ async def test_the_job_is_made_when_it_fires_and_never_held_delayed(q: Desk) -> 
     assert await q.counts() == {"waiting": 1}
 
 
+async def due_ids(q: Desk) -> list[str]:
+    """The due schedules of the test's tenant, as a scheduler finds them."""
+    found = await q.store.list_schedules(due=True, limit=1000)
+    return [s.spec.id for s in found if s.spec.queue.tenant == q.queue.tenant]
+
+
+async def test_a_schedule_is_found_when_due_also_if_it_was_stored_after_many_looks(
+    q: Desk,
+) -> None:
+    beside, now = q.beside("other"), q.clock.now_ms
+    await q.store.put_schedule(nightly(q, "far"), next_ms=now + DAY)
+    assert await due_ids(q) == []
+    await q.store.put_schedule(nightly(q, "soon"), next_ms=now + SECOND)
+    await beside.store.put_schedule(nightly(beside, "there"), next_ms=now + 2 * SECOND)
+    assert await due_ids(q) == []
+    q.clock.advance(SECOND)
+    assert await due_ids(q) == ["soon"]
+    assert await due_ids(q) == ["soon"]
+    await q.store.put_schedule(every(q, "far"), next_ms=now)  # it is another schedule now
+    assert await due_ids(q) == ["far", "soon"]
+    assert await q.store.fire([fire(q, now, now + DAY, "far")]) == [True]
+    await q.store.pause_schedule(q.queue, "soon", paused=True)
+    q.clock.advance(SECOND)
+    assert await due_ids(q) == ["there"]
+    await q.store.pause_schedule(q.queue, "soon", paused=False)
+    assert await due_ids(q) == ["soon", "there"]
+
+
 async def test_only_due_schedules_are_listed_as_due(q: Desk) -> None:
     beside = q.beside("other")
     now = q.clock.now_ms

@@ -31,6 +31,7 @@ class PostgresMemory(Memory):
         super().__init__(incarnation)
         self.calls: dict[str, str] = {}  # by caller: its last exchange, if it came through here
         self.trimmed: dict[int, int] = {}  # by queue: events logged when its log was last trimmed
+        self.keyed_turns = 0  # how often a tick has chosen some of the queues that only have keys
         self.next_slots = 0.0  # no look at the slots of the log before then (monotonic clock)
         self.free: dict[int, float] = {}  # by slot: since when nobody needs it (monotonic clock)
         self.plain: dict[QueueName, Plain] = {}

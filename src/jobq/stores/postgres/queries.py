@@ -59,8 +59,8 @@ ABOVE = {
     "floor": ", since",
     "since_f": " AND at_ms >= coalesce(f.due, 0) AND at_ms <= $1",
     "ended_f": " AND at_ms >= coalesce(f.past, 0) AND at_ms <= $1",
-    "floors_3": (
-        " LEFT JOIN unnest($3::integer[], $4::bigint[], $5::bigint[]) AS f (qid, due, past)"
+    "floors_5": (
+        " LEFT JOIN unnest($5::integer[], $6::bigint[], $7::bigint[]) AS f (qid, due, past)"
         " USING (qid)"
     ),
     "picked": _FRAGMENTS["picked_above"],

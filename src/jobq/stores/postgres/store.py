@@ -157,30 +157,32 @@ class PostgresStore(RelationalStore):
 
     async def tick(self, *, limit: int = 500) -> int:
         await self._number()
-        steps = 0
-        todo, full = await self._look()
-        for each in todo:
+        steps, stopped_at = 0, None
+        look, full = await self._look()
+        for each in look.todo:
             if steps >= limit:
+                stopped_at = each
                 break
             steps += await self._write(upkeep.tick_queue, each.queue, limit - steps, full)
+        more = upkeep.looked(self._memory, look, stopped_at)
         await self._free_slots()
         steps += await self._submit(Kind.TICK, upkeep.tick_rest, (max(1, limit - steps),))
-        return min(steps, limit)
+        return limit if more else min(steps, limit)
 
-    async def _look(self) -> tuple[list[upkeep.Todo], bool]:
-        """The queues that need a tick, and whether it reads from the beginning.
+    async def _look(self) -> tuple[upkeep.Look, bool]:
+        """The next queues, and whether this reads from the beginning.
 
         If somebody holds a snapshot, this makes all handles use floors."""
         found = await self._read(held.look)
         began = time.monotonic()
         full = found.full(began)
         if not found.floors:
-            return await self._read(upkeep.todo, full), full
+            return await self._read(upkeep.look, full), full
         try:
             if full:
                 found.blocks = await self._read(held.find_heads)
             await self._write(held.publish, found.blocks)
-            return await self._read(upkeep.todo, full), full
+            return await self._read(upkeep.look, full), full
         finally:  # after a look that takes longer than a call may, the next one is later
             if full:
                 found.looked(began, time.monotonic())

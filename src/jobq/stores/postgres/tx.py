@@ -185,10 +185,6 @@ class PostgresTx(LoggingTx):
         self._queues[row.qname] = self._qids[row.qid] = row
         return row
 
-    def all_queues(self) -> list[QueueRow]:
-        """The rows of all queues. They are not locked: PostgreSQL's tick takes one at a time."""
-        return [QueueRow.of(row) for row in self.execute(SQL.upkeep["queues"]).fetchall()]
-
     def take_places(self, qid: int, n: int = 1) -> int:
         """Places come from a sequence that all queues share, a large block for each request."""
         if not self._place:

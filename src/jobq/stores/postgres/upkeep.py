@@ -12,13 +12,21 @@ from jobq.core.queues import Limits
 from jobq.core.records import QueueName
 from jobq.errors import CorruptStore
 from jobq.stores.postgres import completing, held, slots, trimming
+from jobq.stores.postgres.memory import PostgresMemory
 from jobq.stores.postgres.queries import SQL
 from jobq.stores.postgres.tx import PostgresTx
 from jobq.stores.relational import upkeep
-from jobq.stores.relational.rows import QUEUE, QueueRow
+from jobq.stores.relational.rows import QUEUE, QueueRow, Row
 
 CALLS = 20_000
 """Exchanges that one tick forgets at the most: more than a fleet makes between two ticks."""
+
+
+QUEUES = 500
+"""Queues that one tick looks at. A look at an idle one takes some 20 µs."""
+KEYED = 25
+"""Queues with keys and nothing else to do that one tick visits, each in a transaction. A visit only
+forgets keys without jobs."""
 
 
 class Todo(NamedTuple):
@@ -28,27 +36,76 @@ class Todo(NamedTuple):
     queue: QueueName
 
 
-def todo(tx: PostgresTx, full: bool) -> list[Todo]:
-    """The queues that need a tick, beginning after the one where the last tick stopped.
+class Look(NamedTuple):
+    """A look at the next queues: all of them, and those that need a tick, in order."""
+
+    qids: list[int]
+    todo: list[Todo]
+
+
+def look(tx: PostgresTx, full: bool) -> Look:
+    """The next queues that need a tick, beginning after the one where the last tick stopped.
 
     `full`: read from the beginning, and not from the floors."""
-    found = []
+    memory = tx.memory
+    qids: list[int] = []
+    found: list[Todo] = []
+    only_keyed: list[Todo] = []
     tx.full = full
-    for row in tx.execute(SQL.upkeep["to_tick"], (tx.now, tx.now - METRICS_MS)).fetchall():
+    if not memory.unvisited:  # a new round
+        memory.unvisited = _number_of_queues(tx)
+    for row in _next_queues(tx, min(memory.unvisited, QUEUES)):
         queue = QueueRow.of(row[: len(QUEUE)])
-        due, logged, ended, asleep = row[len(QUEUE) :]
-        if (
+        qids.append(queue.qid)
+        due, logged, ended, asleep, keys = row[len(QUEUE) :]
+        needed = (
             due
             or asleep
             or logged > trimming.LOG_EVENTS
-            or queue.mode == "keyed"
             or _held_before(queue, tx.now)
             or _too_many(queue, ended)
-        ) and tx.readable(queue):
-            found.append(Todo(queue.qid, queue.qname))
+        )
+        if (needed or keys) and tx.readable(queue):
+            (found if needed else only_keyed).append(Todo(queue.qid, queue.qname))
         if not due:
             tx.nothing_left(queue.qid)
-    return sorted(found, key=lambda each: each.qid <= tx.memory.ticked_qid)
+    if not qids:
+        memory.unvisited = 0
+    place = {qid: n for n, qid in enumerate(qids)}
+    todo = sorted(found + _some(only_keyed, memory), key=lambda each: place[each.qid])
+    return Look(qids, todo)
+
+
+def _some(keyed: list[Todo], memory: PostgresMemory) -> list[Todo]:
+    """KEYED of these queues: others the next time."""
+    first = memory.keyed_turns * KEYED % len(keyed) if len(keyed) > KEYED else 0
+    memory.keyed_turns += 1
+    return (keyed[first:] + keyed[:first])[:KEYED]
+
+
+def looked(memory: PostgresMemory, look: Look, stopped_at: Todo | None) -> bool:
+    """Remember how far a tick has got: through all queues of its look, or up to one that it could
+    not visit. Returns whether this round has more queues."""
+    done = look.qids if stopped_at is None else look.qids[: look.qids.index(stopped_at.qid)]
+    if done:
+        memory.ticked_qid = done[-1]
+    memory.unvisited = max(0, memory.unvisited - len(done))
+    return memory.unvisited > 0
+
+
+def _number_of_queues(tx: PostgresTx) -> int:
+    (number,) = tx.execute(SQL.upkeep["queues"]).fetchone()
+    return int(number)
+
+
+def _next_queues(tx: PostgresTx, number: int) -> list[Row]:
+    """The next queues after the last one, and the first ones after those."""
+    times, behind = (tx.now, tx.now - METRICS_MS), tx.memory.ticked_qid
+    rows: list[Row] = tx.execute(SQL.upkeep["to_tick"], (*times, behind, number)).fetchall()
+    if len(rows) < number:
+        again = tx.execute(SQL.upkeep["to_tick"], (*times, 0, number - len(rows))).fetchall()
+        rows += [row for row in again if row[0] <= behind]
+    return rows
 
 
 def tick_queue(tx: PostgresTx, name: QueueName, limit: int, full: bool) -> int:
@@ -57,7 +114,6 @@ def tick_queue(tx: PostgresTx, name: QueueName, limit: int, full: bool) -> int:
     queue = tx.queue(name)
     if queue is None or not tx.readable(queue):
         return 0
-    tx.memory.ticked_qid = queue.qid
     steps = upkeep.tick_queue(tx, queue, limit)
     if steps < limit:
         tx.nothing_left(queue.qid)

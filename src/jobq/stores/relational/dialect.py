@@ -98,10 +98,6 @@ class Dialect(ABC):
     def check_unused(self, name: QueueName) -> None:
         """LockTimeout if an open transaction of a caller uses the queue, which is to be removed."""
 
-    @abstractmethod
-    def all_queues(self) -> list[QueueRow]:
-        """The rows of all queues, for a tick."""
-
     def queue_row(self, row: Row) -> QueueRow:
         """A queue's row from the columns of {queue}. It is only read, and not kept."""
         return QueueRow.of(row)

@@ -42,4 +42,6 @@ class Memory:
         self.unreadable: set[int] = set()  # queues whose settings cannot be read, as was logged
         self.beyond: dict[tuple[int, int], Beyond] = {}  # by queue and state
         self.ticked_qid = 0  # the queue the last tick got to
+        self.unvisited = 0  # queues that this round of ticks has not visited yet; 0: a new round
+        self.swept_keys: dict[int, str] = {}  # by queue: the last key that a tick looked at
         self.swept: dict[str, tuple[int | str, ...]] = {}  # by sweep: the last key it looked at

@@ -256,7 +256,11 @@ def logs(tx: Tx, key: JobKey) -> list[str]:
 
 def queues(tx: Tx, tenant: str | None) -> list[QueueRecord]:
     """Implements `Store.queues`."""
-    rows = tx.execute(tx.sql.reads["queues_of"], (tenant, tenant)).fetchall()
+    rows = (
+        tx.execute(tx.sql.reads["queues"])
+        if tenant is None
+        else tx.execute(tx.sql.reads["queues_of"], (tenant,))
+    ).fetchall()
     return [queue_record(tx, tx.queue_row(row)) for row in rows]
 
 

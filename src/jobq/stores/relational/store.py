@@ -59,7 +59,6 @@ from jobq.stores.relational import (
     schedules,
     settle,
     signals,
-    upkeep,
 )
 from jobq.stores.relational import put as puts
 from jobq.stores.relational.expectations import Expectations
@@ -106,6 +105,9 @@ class RelationalStore(ABC):
         """Run a read of at most SMALL jobs."""
 
     @abstractmethod
+    async def tick(self, *, limit: int = 500) -> int: ...
+
+    @abstractmethod
     def _box(self) -> Mailbox:
         """The mailbox of the handle, which is opened by the first call that needs it."""
 
@@ -116,11 +118,6 @@ class RelationalStore(ABC):
     @abstractmethod
     def _log_id(self) -> str:
         """The id of the event log: part of the ids of its events."""
-
-    # ── upkeep ────────────────────────────────────────────────────────────────────────────────────
-
-    async def tick(self, *, limit: int = 500) -> int:
-        return await self._write(upkeep.tick, limit)
 
     # ── hot ───────────────────────────────────────────────────────────────────────────────────────
 

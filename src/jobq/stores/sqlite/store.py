@@ -20,7 +20,7 @@ from jobq.core.states import State
 from jobq.stores.base import Clock
 from jobq.stores.relational import signals
 from jobq.stores.relational.store import RelationalStore, Work
-from jobq.stores.sqlite import database
+from jobq.stores.sqlite import database, upkeep
 from jobq.stores.sqlite.calls import Calls
 from jobq.stores.sqlite.mailbox import LocalMailbox
 
@@ -82,6 +82,9 @@ class SqliteStore(RelationalStore):
         self, t: type[BaseException] | None, e: BaseException | None, tb: TracebackType | None
     ) -> None:
         await self.aclose()
+
+    async def tick(self, *, limit: int = 500) -> int:
+        return await self._write(upkeep.tick, limit)
 
     # ── inside ────────────────────────────────────────────────────────────────────────────────────
 

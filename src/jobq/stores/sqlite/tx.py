@@ -84,7 +84,7 @@ class SqliteTx(Tx):
                 if found is None:
                     return None
                 row = queue_row(found)
-            self._remember(row)
+            self.remember(row)
         return row
 
     def ensure_queue(self, name: QueueName) -> QueueRow:
@@ -105,20 +105,16 @@ class SqliteTx(Tx):
             row = self.memory.queues.get(qid)
             if row is None:
                 row = queue_row(self.execute(SQL.keyed["queue_by_qid"], (qid,)).fetchone())
-            self._remember(row)
+            self.remember(row)
         return row
 
-    def _remember(self, row: QueueRow) -> QueueRow:
+    def remember(self, row: QueueRow) -> QueueRow:
         """Keep a queue's row for this transaction, and for later ones as long as no other process
         writes.
         """
         self._queues[row.qname] = self._qids[row.qid] = row
         self.memory.queues[row.qname] = self.memory.queues[row.qid] = row
         return row
-
-    def all_queues(self) -> list[QueueRow]:
-        rows = self.execute(SQL.upkeep["queues"]).fetchall()
-        return [self._remember(queue_row(row)) for row in rows]
 
     def queue_row(self, row: Row) -> QueueRow:
         return queue_row(row)

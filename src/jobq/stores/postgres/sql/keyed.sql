@@ -77,10 +77,10 @@ DELETE FROM key_limits WHERE qid = $1 AND key = $2;
 -- name: some_keys: the next keys of a queue in order
 SELECT key FROM keys WHERE qid = $1 AND key > $2 ORDER BY key LIMIT $3;
 
--- name: idle_rates: delete keys without jobs whose rate is idle
-DELETE FROM keys
-WHERE kid = ANY (ARRAY(
-    SELECT kid FROM keys
-    WHERE qid = $1 AND waiting = 0 AND active = 0 AND held_ms <= $2 AND rate_until_ms <= $2
-    LIMIT $3
-));
+-- name: keys_after: the next keys of a queue in order, and whether they have neither jobs nor a rate
+-- or a hold that still counts
+SELECT key, waiting = 0 AND active = 0 AND held_ms <= $3 AND rate_until_ms <= $3
+FROM keys WHERE qid = $1 AND key > $2 ORDER BY key LIMIT $4;
+
+-- name: delete_keys: keys that have neither
+DELETE FROM keys WHERE qid = $1 AND key = ANY ($2::text[]);

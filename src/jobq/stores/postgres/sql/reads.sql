@@ -116,9 +116,11 @@ WHERE qid = $1 AND state = 2 AND key IS NOT NULL
     AND key = (SELECT key FROM keys WHERE qid = $1 AND ready = 1 ORDER BY turn LIMIT 1)
 ORDER BY priority DESC, seq LIMIT 1;
 
--- name: queues_of: the queues of a tenant, or all
-SELECT {queue} FROM queues WHERE ($1::text IS NULL OR tenant = $2) AND listed = 1
-ORDER BY tenant, name;
+-- name: queues: all queues
+SELECT {queue} FROM queues WHERE listed = 1 ORDER BY tenant, name;
+
+-- name: queues_of: the queues of a tenant
+SELECT {queue} FROM queues WHERE tenant = $1 AND listed = 1 ORDER BY name;
 
 -- name: entries: the entries of a queue's log after a position
 SELECT n.pos, n.number, n.incarnation, e.at_ms, e.worker, e.items, e.starts

@@ -1,12 +1,12 @@
 -- Upkeep by the clock, in bounded steps.
 -- The braces of queries.ABOVE are empty, or make an index scan begin at a floor (floors.py).
 
--- name: queues: all queues
-SELECT {queue} FROM queues ORDER BY qid;
+-- name: queues: how many queues there are
+SELECT count(*) FROM queues;
 
--- name: to_tick: the queues with something to do for a tick: {queue}, then whether jobs are due or
--- past their retention, old metrics, how long the log is, how many jobs ended in each way, and
--- whether workers sleep although jobs wait
+-- name: to_tick: the next queues in order, with what a tick may have to do: {queue}, then whether
+-- jobs are due or past their retention, old metrics, how long the log is, how many jobs ended in
+-- each way, whether workers sleep although jobs wait, and whether there are keys
 SELECT {queue},
     coalesce(least(
         -- `min` and not EXISTS, which the planner may turn into a scan of the whole table.
@@ -34,8 +34,9 @@ SELECT {queue},
         (SELECT max(priority) FROM jobs_hot j
          WHERE j.qid = q.qid AND state = 2 AND key IS NULL{no_waiting}) IS NOT NULL
         OR (SELECT min(turn) FROM keys k WHERE k.qid = q.qid AND ready = 1) IS NOT NULL
-    )
-FROM queues q JOIN counts c USING (qid){floors_3} ORDER BY qid;
+    ),
+    mode = 'keyed' AND (SELECT min(key) FROM keys k WHERE k.qid = q.qid) IS NOT NULL
+FROM queues q JOIN counts c USING (qid){floors_5} WHERE qid > $3 ORDER BY qid LIMIT $4;
 
 -- name: unfollowed: jobs that a transaction of their handler completed, and that no worker settled
 SELECT {job} FROM jobs_ended WHERE flags & 1024 <> 0 AND finished_ms <= $1

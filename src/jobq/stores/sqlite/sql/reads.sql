@@ -65,8 +65,11 @@ ORDER BY j.priority DESC, j.seq LIMIT 1;
 -- name: minutes: metrics since a minute
 SELECT minute, {figures} FROM minutes WHERE qid = ? AND minute >= ? ORDER BY minute;
 
--- name: queues_of: the queues of a tenant, or all
-SELECT {queue} FROM queues WHERE (? IS NULL OR tenant = ?) AND listed ORDER BY tenant, name;
+-- name: queues: all queues
+SELECT {queue} FROM queues WHERE listed ORDER BY tenant, name;
+
+-- name: queues_of: the queues of a tenant
+SELECT {queue} FROM queues WHERE tenant = ? AND listed ORDER BY name;
 
 -- name: entries: the entries of a queue's log after a position
 SELECT at - ?1 * 1099511627776, entry FROM events

@@ -1,7 +1,27 @@
 -- Upkeep by the clock, in bounded steps.
 
--- name: queues: all queues
-SELECT {queue} FROM queues;
+-- name: queues: how many queues there are
+SELECT count(*) FROM queues;
+
+-- name: next_queues: the next queues in order, and whether a tick may have something to do: by the
+-- clock, for keys, or because jobs are where no claim finds them
+SELECT {queue},
+    EXISTS (SELECT 1 FROM jobs WHERE qid = q.qid AND state = 0 AND keep = 0 AND at_ms <= ?1)
+    OR EXISTS (SELECT 1 FROM jobs WHERE qid = q.qid AND state = 1 AND keep = 0 AND at_ms <= ?1)
+    OR EXISTS (SELECT 1 FROM jobs WHERE qid = q.qid AND state = 2 AND keep = 0 AND at_ms <= ?1)
+    OR EXISTS (SELECT 1 FROM jobs WHERE qid = q.qid AND state = 3 AND keep = 0 AND at_ms <= ?1)
+    OR EXISTS (SELECT 1 FROM jobs WHERE qid = q.qid AND state = 4 AND keep = 0 AND at_ms <= ?1)
+    OR EXISTS (SELECT 1 FROM jobs WHERE qid = q.qid AND state = 4 AND keep = 1 AND at_ms <= ?1)
+    OR EXISTS (SELECT 1 FROM jobs WHERE qid = q.qid AND state = 5 AND keep = 0 AND at_ms <= ?1)
+    OR EXISTS (SELECT 1 FROM jobs WHERE qid = q.qid AND state = 5 AND keep = 1 AND at_ms <= ?1)
+    OR EXISTS (SELECT 1 FROM jobs WHERE qid = q.qid AND state = 6 AND keep = 0 AND at_ms <= ?1)
+    OR EXISTS (SELECT 1 FROM jobs WHERE qid = q.qid AND state = 6 AND keep = 1 AND at_ms <= ?1)
+    OR EXISTS (SELECT 1 FROM minutes WHERE qid = q.qid AND minute < ?2)
+    OR CASE WHEN mode = 'keyed' THEN
+        EXISTS (SELECT 1 FROM keys WHERE qid = q.qid)
+        OR EXISTS (SELECT 1 FROM jobs WHERE qid = q.qid AND state = 2 AND key IS NULL)
+    ELSE EXISTS (SELECT 1 FROM jobs WHERE qid = q.qid AND state = 2 AND key IS NOT NULL) END
+FROM queues q WHERE qid > ?3 ORDER BY qid LIMIT ?4;
 
 -- name: past_retention: ended jobs whose retention is over, in order
 SELECT pk, flags FROM jobs WHERE qid = ? AND state = ? AND keep = ? AND at_ms <= ?
