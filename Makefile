@@ -1,6 +1,6 @@
 # Every target does its own set-up; `make` alone lists them.
 .DEFAULT_GOAL := help
-.PHONY: help demo docs test check format pairs simulate simulate-mutants fuzz faults bench bench-peers bench-postgres bench-pipeline clean setup release hooks test-store test-server test-django test-iceberg coverage
+.PHONY: help demo docs test check format pairs simulate simulate-mutants fuzz faults bench bench-peers bench-postgres bench-growth bench-pipeline clean setup release hooks test-store test-server test-django test-iceberg coverage
 SHELL := /bin/sh
 
 VENV  := .venv
@@ -102,6 +102,9 @@ bench-peers: $(STAMP) $(PEERS) $(NODE)  ## valkey:// against SAQ, arq, taskiq, d
 
 bench-postgres: $(STAMP) $(PG_PEERS:%=.venv-bench/%/.stamp) .venv-bench/river/.stamp $(NODE)  ## postgresql:// against pgqueuer, procrastinate, SAQ, DBOS, Oban, Graphile Worker and River
 	@$(BIN)/python -m bench --suite postgres --runs 5 $(ARGS)
+
+bench-growth: $(STAMP)  ## does anything grow with jobs, queues, keys, schedules or time? up to an hour; ARGS='--quick': minutes
+	@$(BIN)/python -m bench.growth $(ARGS)
 
 bench-pipeline: $(STAMP)  ## the Spark pipeline against bare copies of its source, 1M and 10M events; and df.write into Valkey (half an hour)
 	@$(BIN)/python -m bench.pipeline --events 1000000 --events 10000000 --load 1000000 $(ARGS)

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import sys
 from datetime import datetime
+from functools import partial
 from pathlib import Path
-from xml.sax.saxutils import escape
 
+from bench import svg
 from bench.report import number
 from bench.results import Results, load
 
@@ -33,16 +34,6 @@ ABOUT = {
     ),
 }
 """What the page says about each suite besides its figures."""
-WIDTH, BAR, GAP, NAMES, NUMBERS = 720, 18, 6, 120, 90
-
-STYLE = """
-  text { font: 13px system-ui, sans-serif; fill: #24292f }
-  .title { font-weight: 600 }
-  .peer { fill: #9aa7b4 } .ours { fill: #1f6feb }
-  @media (prefers-color-scheme: dark) {
-    text { fill: #e6edf3 } .peer { fill: #57606a } .ours { fill: #58a6ff }
-  }
-"""
 
 
 def page(runs: list[Results]) -> str:
@@ -54,7 +45,8 @@ def page(runs: list[Results]) -> str:
         "[bench/README.md](../bench/README.md) says how we measure, "
         "which libraries take part, and\n"
         "with which settings. ×n means n times as good as the baseline; for ms and B, less is\n"
-        "better. A dash means that the library has no such feature.",
+        "better. A dash means that the library has no such feature. [What grows](growth.md) has\n"
+        "figures at several sizes.",
     ]
     for run in runs:
         parts += [
@@ -121,28 +113,9 @@ def plot(run: Results) -> str:
             name: value for name in run.contenders if (value := run.median(row, name)) is not None
         }
         if values:
-            panels.append(_panel(row, values, run.units[row], y))
-            y += 40 + len(values) * (BAR + GAP)
-    head = (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {y}" role="img" '
-        f'aria-label="{escape(run.suite)}">'
-    )
-    return f"{head}\n<style>{STYLE}</style>\n" + "\n".join(panels) + "\n</svg>\n"
-
-
-def _panel(title: str, values: dict[str, float], unit: str, top: int) -> str:
-    lines = [f'<text class="title" x="0" y="{top + 18}">{escape(title)}</text>']
-    room, highest = WIDTH - NAMES - NUMBERS, max(values.values())
-    for n, (name, value) in enumerate(sorted(values.items(), key=lambda pair: -pair[1])):
-        y, length = top + 28 + n * (BAR + GAP), max(1.0, value / highest * room)
-        kind = "ours" if name.startswith("jobq") else "peer"
-        lines += [
-            f'<text x="{NAMES - 8}" y="{y + 14}" text-anchor="end">{escape(name)}</text>',
-            f'<rect class="{kind}" x="{NAMES}" y="{y}" '
-            f'width="{length:.1f}" height="{BAR}" rx="2"/>',
-            f'<text x="{NAMES + length + 6:.1f}" y="{y + 14}">{number(value, unit)}</text>',
-        ]
-    return "\n".join(lines)
+            panels.append(svg.bars(row, values, partial(number, unit=run.units[row]), y))
+            y += svg.bars_height(len(values))
+    return svg.document(run.suite, y, panels)
 
 
 def main() -> None:

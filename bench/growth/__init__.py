@@ -1,0 +1,1 @@
+"""Does anything grow with the size of a store? See __main__.py."""

@@ -1,0 +1,221 @@
+"""The same calls on stores of several sizes, in turns."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+
+import apsw
+
+from bench.growth.figures import Bound, Figure, flat
+from bench.places import Place, Postgres, SqliteFile, Valkey, ask, ask_postgres, place
+from jobq.core.queues import QueueConfig, RetentionData
+from jobq.core.records import Claim, Complete, JobSpec, Lease, QueueName
+from jobq.stores import open_store
+from jobq.stores.base import Clock, Store
+
+URLS = {
+    "sqlite": "sqlite:///{folder}/jobs.db",
+    "valkey": "valkey://127.0.0.1:{port}",
+    "postgres": "",
+}
+PAYLOAD = b"[[],{}]"
+BATCH = 100
+"""Jobs per claim and per put of several."""
+CHUNK = 1_000
+"""Jobs per put that fills a store."""
+WARM = 3
+"""Rounds that do not count: they prepare statements and fill caches."""
+LEASE_MS = 600_000
+KEEP_NOTHING = RetentionData(completed_ms=0, failed_ms=0, cancelled_ms=0, count=0)
+
+Say = Callable[[str], None]
+
+
+class Timer:
+    """Milliseconds per call, by what was called."""
+
+    def __init__(self) -> None:
+        self._took: dict[str, list[float]] = {}
+        self.counts = True
+
+    @contextmanager
+    def __call__(self, what: str, *, per: int = 1) -> Iterator[None]:
+        """Time a block. `per`: the time counts for one of so many."""
+        began = time.perf_counter()
+        yield
+        if self.counts:
+            self.add(what, (time.perf_counter() - began) * 1000 / max(1, per))
+
+    def add(self, what: str, value: float) -> None:
+        """Add a value that was not timed here."""
+        self._took.setdefault(what, []).append(value)
+
+    def medians(self) -> dict[str, float]:
+        """The median of everything that was timed."""
+        return {what: statistics.median(took) for what, took in self._took.items()}
+
+
+@asynccontextmanager
+async def opened(kind: str, *, clock: Clock | None = None) -> AsyncIterator[tuple[Place, Store]]:
+    """A new store, which is removed afterwards."""
+    with place(kind, URLS[kind]) as where:
+        async with open_store(where.url, clock=clock) as store:
+            yield where, store
+
+
+class Dimension(ABC):
+    """What a store can have much of. `sizes` are how much, and `quick` is for a short run."""
+
+    name: str
+    title: str
+    sizes: tuple[int, ...]
+    quick: tuple[int, ...]
+    stores: tuple[str, ...] = tuple(URLS)
+    rounds = 30
+    bounds: Mapping[str, Bound] = {}
+    """By what is measured. Everything else must be flat within a factor of two."""
+    units: Mapping[str, str] = {}
+    """By what is measured. Everything else is in milliseconds."""
+    log = True
+    """Whether plots are logarithmic."""
+    x_label: str
+
+    @abstractmethod
+    async def measure(self, kind: str, sizes: Sequence[int], rounds: int, say: Say) -> list[Figure]:
+        """Measure a kind of store at these sizes."""
+
+    def figures(self, kind: str, found: dict[int, dict[str, float]]) -> list[Figure]:
+        """The figures of everything that was measured at each size."""
+        sizes = tuple(found)
+        return [
+            Figure(
+                store=kind,
+                dimension=self.name,
+                what=what,
+                unit=self.units.get(what, "MB" if what == "size of the store" else "ms"),
+                sizes=sizes,
+                values=tuple(found[size][what] for size in sizes),
+                bound=self._bound(what, sizes),
+            )
+            for what in found[sizes[0]]
+        ]
+
+    def _bound(self, what: str, sizes: tuple[int, ...]) -> Bound:
+        if what == "size of the store":  # in proportion: an index of a larger table is deeper
+            return flat(2.0 * sizes[-1] / sizes[0], floor=50)
+        return self.bounds.get(what, flat(2.0, floor=1.0))
+
+
+class Compared(Dimension):
+    """Fills a store per size, and makes the same calls on all of them in turns.
+
+    A disturbance of the machine affects all sizes.
+    """
+
+    async def measure(self, kind: str, sizes: Sequence[int], rounds: int, say: Say) -> list[Figure]:
+        async with AsyncExitStack() as stack:
+            timers = {size: Timer() for size in sizes}
+            stores: dict[int, tuple[Place, Store]] = {}
+            for size in sizes:
+                where, store = stores[size] = await stack.enter_async_context(opened(kind))
+                before, began = where.bytes_used() or 0, time.monotonic()
+                await self.fill(store, size, timers[size])
+                where.filled()
+                added = (where.bytes_used() or 0) - before
+                timers[size].add("size of the store", added / 1e6)
+                say(
+                    f"{kind}, {self.title}: {size:,} stored in {time.monotonic() - began:.0f} s, "
+                    f"{added / 1e6:,.0f} MB"
+                )
+            for turn in range(rounds + WARM):
+                for size, (_, store) in stores.items():
+                    timers[size].counts = turn >= WARM
+                    await self.probe(store, size, timers[size], turn)
+            for size, (where, store) in stores.items():
+                await self.finish(where, store, size, timers[size])
+        return self.figures(kind, {size: timer.medians() for size, timer in timers.items()})
+
+    @abstractmethod
+    async def fill(self, store: Store, size: int, timer: Timer) -> None:
+        """Fill a store up to this size."""
+
+    @abstractmethod
+    async def probe(self, store: Store, size: int, timer: Timer, turn: int) -> None:
+        """Make each call once."""
+
+    async def finish(self, where: Place, store: Store, size: int, timer: Timer) -> None:
+        """Called once at the end, for what cannot be done in turns."""
+
+
+def spec(queue: QueueName, id: str, key: str | None = None, payload: bytes = PAYLOAD) -> JobSpec:
+    """A job."""
+    return JobSpec(queue=queue, id=id, name="noop", payload=payload, key=key)
+
+
+async def put(store: Store, specs: Iterator[JobSpec]) -> None:
+    """Put many jobs, a bounded number per call."""
+    chunk: list[JobSpec] = []
+    for each in specs:
+        chunk.append(each)
+        if len(chunk) == CHUNK:
+            await store.put(chunk)
+            chunk = []
+    if chunk:
+        await store.put(chunk)
+
+
+async def keep_nothing(store: Store, queue: QueueName) -> None:
+    """Let the records of ended jobs go at once, so that a store contains only what waits."""
+    await store.declare(queue, QueueConfig(retention=KEEP_NOTHING))
+
+
+def claim(*queues: QueueName, limit: int = BATCH) -> Claim:
+    """A claim."""
+    return Claim(queues=queues, limit=limit, lease_ms=LEASE_MS)
+
+
+def completed(leases: Sequence[Lease]) -> list[Complete]:
+    """The outcomes of these leases."""
+    return [Complete(queue=each.queue, id=each.id, token=each.token) for each in leases]
+
+
+async def drained(store: Store, queue: QueueName, worker: str, limit: int = 500) -> int:
+    """Complete all jobs of a queue. Returns how many."""
+    done = calls = 0
+    held: list[Complete] = []
+    while True:
+        calls += 1
+        settled = await store.settle(
+            held, worker=worker, call=f"drain {calls}", then=claim(queue, limit=limit)
+        )
+        held = completed(settled.leases)
+        done += len(held)
+        if not held:
+            return done
+
+
+async def settled_down(store: Store, most: int = 100_000) -> None:
+    """Run upkeep until nothing is left to do."""
+    for _ in range(most):
+        if await store.tick(limit=500) < 500:
+            return
+    raise TimeoutError(f"upkeep has not finished after {most} ticks")
+
+
+def remains(where: Place, table: str) -> int:
+    """How much is stored: rows of a table, or all keys of a Valkey server."""
+    if isinstance(where, Valkey):
+        return int(ask(where.port, "DBSIZE").strip(":\r\n"))
+    if isinstance(where, Postgres):
+        return int(ask_postgres(where.url, f"select count(*) from jobq.{table}"))
+    assert isinstance(where, SqliteFile)
+    (path,) = where.folder.glob("*.db")
+    file = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY)
+    try:
+        return int(file.execute(f"select count(*) from {table}").get)
+    finally:
+        file.close()

@@ -1,0 +1,130 @@
+"""Write docs/growth.md and its plots from a saved run.
+
+python -m bench.growth.page out/growth/growth.json
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from datetime import datetime
+from pathlib import Path
+
+from bench import svg
+from bench.growth.__main__ import DIMENSIONS
+from bench.growth.compared import Dimension
+from bench.growth.figures import Figure, Run, shown
+from bench.growth.report import ends, ratio
+from bench.svg import short
+
+DOCS = Path("docs")
+IMAGES = DOCS / "images"
+
+HEAD = """# What grows, and what does not
+
+<!-- Written by `python -m bench.growth.page` after `make bench-growth`. -->
+
+`make bench-growth` fills stores of several sizes, makes the same calls on all of them in turns, and
+compares the medians. Each measure has a bound, and the program exits with 1 if one is exceeded.
+`make bench-growth ARGS='--quick'` takes a few minutes, and `--only` and `--store` choose a part.
+
+A ratio of ×1 means that a call takes as long in the large store as in the small one. A bound of ×2
+leaves room for noise and for deeper indexes; a backlog that is a thousand times as long would show
+as ×1000. "Per job" and "per queue" mean that a call has to look at all of them, and that each costs
+the same at every size."""
+
+ABOUT = {
+    "waiting": """A claim, a put and a page of a listing take as long with ten million waiting jobs
+as with ten thousand. A reader of events is registered on the queue and reads nothing. The log keeps
+what the reader has not read, up to a hard cap of 5,000,000 events (2,000,000 on Valkey). Then the
+oldest events are dropped and the reader finds a gap. Nobody else is slowed down.""",
+    "queues": """Ten queues per tenant: 10,000 queues belong to 1,000 tenants. A worker pays for the
+queues it works on, not for those that exist. Upkeep visits all queues, a bounded number per call.
+The metrics of jq-server name up to 1,000 queues.""",
+    "schedules": """A scheduler reads the schedules that are due. The others cost it nothing.""",
+    "keys": """A key costs nothing after its last job has ended: the number of rows (on Valkey, of
+keys in the server) that a drained queue leaves behind does not depend on how many keys it had.""",
+    "flows": """One job waits for all children. The end of a child costs the same in a large flow as
+in a small one. The start of the parent reads how each child has ended, so it is compared per
+child.""",
+    "payloads": """Arguments up to 1 MiB are accepted by default (`max_payload`). Larger ones are
+refused before anything is stored. Calls that carry arguments take time in proportion to the bytes,
+and so does the end of a job, because its record is stored again; other calls are not affected.""",
+    "overload": """A worker with ten slots runs jobs of 50 ms, and jobs arrive faster. A worker
+claims a job only for a free slot, so it holds ten jobs, and its memory does not depend on how many
+wait.""",
+    "poison": """The handler of a poison job kills its process in each run, among 200 other jobs.
+Such a job runs at most four times (`max_stalls=3`) and is then dead (failed, `stalled`). All its
+neighbours complete. A neighbour that ran in the killed process runs again.""",
+    "week": """A week of simulated time on SQLite: 3,000 jobs per hour in a plain and a keyed queue,
+with retries, snoozes, failures, dead letters, flows, unique locks, schedules and log lines. Keys,
+locks and names of workers are new every hour, and jobs are kept for a day. The bound compares the
+highest value of the last quarter with the quarter before. File, rows, log and memory stop
+growing when the retention (a day) and the length of the log (200,000 events per queue) are
+reached.""",
+}
+
+
+def page(run: Run) -> str:
+    """The whole page. Every number comes from the run."""
+    machine, day = run.machine, datetime.fromisoformat(run.began).strftime("%d %B %Y")
+    parts = [
+        HEAD,
+        f"The figures below are of {day}, commit `{run.commit}`: {machine['cpu']}, "
+        f"{machine['cores']} cores, {machine['memory_gib']} GiB, Python {machine['python']}. "
+        f"{len(run.figures)} measures, {len(run.exceeded)} above their bound"
+        + (", and smaller sizes than usual (`--quick`)." if run.quick else "."),
+    ]
+    for name, dimension in DIMENSIONS.items():
+        figures = [each for each in run.figures if each.dimension == name]
+        if figures:
+            parts += [
+                f"## {dimension.title[0].upper()}{dimension.title[1:]}",
+                ABOUT[name],
+                f"![{dimension.title}](images/growth-{name}.svg)",
+                *(_table(figures, store) for store in _stores(figures)),
+            ]
+    return "\n\n".join(parts) + "\n"
+
+
+def _stores(figures: Sequence[Figure]) -> list[str]:
+    return list(dict.fromkeys(each.store for each in figures))
+
+
+def _table(figures: Sequence[Figure], store: str) -> str:
+    mine = [each for each in figures if each.store == store]
+    sizes = [short(size) for size, _ in ends(mine[0])]
+    lines = [
+        f"| {store} | {' | '.join(sizes)} | ratio | bound |",
+        "|---|" + "---:|" * (len(sizes) + 2),
+    ]
+    for each in mine:
+        values = " | ".join(shown(value, each.unit) for _, value in ends(each))
+        over = "" if each.kept else " **exceeded**"
+        lines.append(f"| {each.what} | {values} | {ratio(each)}{over} | {each.bound} |")
+    return "\n".join(lines)
+
+
+def plot(dimension: Dimension, figures: Sequence[Figure]) -> str:
+    """A small chart per measure, with a line per store."""
+    charts: dict[str, dict[str, svg.Points]] = {}
+    for each in figures:
+        line = list(zip(each.sizes, each.values, strict=True))
+        charts.setdefault(f"{each.what}, {each.unit}", {})[each.store] = line
+    return svg.line_charts(dimension.title, charts, log=dimension.log, x_label=dimension.x_label)
+
+
+def main() -> None:
+    """Write the page and the plots."""
+    if len(sys.argv) != 2:
+        sys.exit(__doc__)
+    run = Run.load(Path(sys.argv[1]))
+    (DOCS / "growth.md").write_text(page(run))
+    for name, dimension in DIMENSIONS.items():
+        if figures := [each for each in run.figures if each.dimension == name]:
+            (IMAGES / f"growth-{name}.svg").write_text(plot(dimension, figures))
+    print(f"wrote {DOCS / 'growth.md'} and its plots")
+
+
+if __name__ == "__main__":
+    main()
