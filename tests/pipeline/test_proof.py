@@ -8,7 +8,9 @@ import random
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
+from typing import Any
 
+import msgspec
 import pytest
 
 from jobq.core.event_log import before
@@ -17,9 +19,18 @@ from jobq.core.states import State
 from jobq.pipeline import ranges
 from jobq.pipeline.alert import post, prometheus
 from jobq.pipeline.audit_store import Tip, contradiction
-from jobq.pipeline.proof import Arrived, Gap, GapEvent, LogProof, advanced
+from jobq.pipeline.proof import (
+    MAX_RANGES,
+    Arrived,
+    Gap,
+    GapEvent,
+    LogProof,
+    QueueTotals,
+    advanced,
+)
 
-EMPTY = LogProof(tenant="acme", queue="mail", log="log", shard=0)
+KEY: dict[str, Any] = {"tenant": "acme", "queue": "mail", "log": "log", "shard": 0}
+EMPTY = LogProof(**KEY)
 
 
 def marked(number: int) -> dict[int, dict[int, int]]:
@@ -30,6 +41,11 @@ def marked(number: int) -> dict[int, dict[int, int]]:
 def test_a_prefix_without_holes_is_proved_up_to_its_end() -> None:
     log = advanced(EMPTY, Arrived(numbers=[(1, 7)]))
     assert (log.proved, log.lost, log.waiting) == (7, (), [])
+
+
+def test_without_marks_the_first_number_is_not_here_yet() -> None:
+    log = advanced(EMPTY, Arrived(numbers=[(2, 7)]))
+    assert (log.proved, log.lost, log.waiting) == (0, (), [(1, 1)])
 
 
 def test_a_hole_below_the_mark_is_lost_and_the_proof_goes_on() -> None:
@@ -62,7 +78,7 @@ def test_a_gap_excuses_its_own_numbers_back_to_the_last_mark() -> None:
     new = Arrived(
         numbers=[(1, 3), (9, 9)],
         gaps=[GapEvent(number=8, at_ms=5, why="dropped")],
-        marked=[4],
+        marked=[4, 8],  # the relay also marks what the gap ends with
         marks=marked(9),
     )
     log = advanced(EMPTY, new)
@@ -78,13 +94,104 @@ def test_a_record_in_quarantine_is_neither_lost_nor_proved() -> None:
 
 def test_another_event_under_a_proved_number_counts_and_one_that_was_lost_does_not() -> None:
     log = advanced(EMPTY, Arrived(numbers=[(1, 3), (5, 9)], marks=marked(9)))
-    log = advanced(log, Arrived(numbers=[(2, 2), (4, 4)]))
-    assert (log.twice, log.refilled, log.lost) == (1, 1, ())
+    log = advanced(log, Arrived(numbers=[(1, 2), (4, 4)]))
+    assert (log.twice, log.refilled, log.lost) == (2, 1, ())
+    log = advanced(log, Arrived(numbers=[(9, 9)], twice=3))
+    assert (log.twice, log.refilled) == (6, 1)
+
+
+def test_a_gap_may_be_one_number_and_does_not_excuse_what_an_earlier_audit_saw_marked() -> None:
+    log = advanced(EMPTY, Arrived(numbers=[(1, 3)], marks={2: {0: 5}}))
+    assert (log.proved, log.marked) == (3, 5)
+    new = Arrived(
+        numbers=[(8, 9), (11, 12)],
+        gaps=[GapEvent(number=number, at_ms=5, why="dropped") for number in (7, 10)],
+        marked=[12],
+        marks={2: {0: 12, 1: 12}},
+    )
+    log = advanced(log, new)
+    assert log.lost == ((4, 5),)
+    assert [(gap.first, gap.last) for gap in log.gaps] == [(6, 7), (10, 10)]
+
+
+def test_a_gap_excuses_no_hole_before_or_after_it() -> None:
+    new = Arrived(
+        numbers=[(1, 3), (5, 9), (15, 20), (22, 30)],
+        gaps=[GapEvent(number=14, at_ms=5, why="dropped")],
+        marks=marked(30),
+    )
+    log = advanced(EMPTY, new)
+    assert log.lost == ((4, 4), (21, 21))
+    assert log.gaps == (Gap(first=10, last=14, at_ms=5, why="dropped"),)
+
+
+def test_a_gap_and_a_record_in_quarantine_beyond_what_is_proved_are_remembered_once() -> None:
+    gap = GapEvent(number=20, at_ms=5, why="dropped")
+    new = Arrived(
+        numbers=[(1, 10), (21, 22), (24, 30)],
+        gaps=[gap],
+        quarantined=[(23, 23)],
+        marked=[14],
+        marks={2: {0: 14}},
+    )
+    log = advanced(EMPTY, new)
+    assert (log.proved, log.waiting[0]) == (10, (11, 14))
+    # The audit reads events that wait again, but not what is in quarantine.
+    log = advanced(log, Arrived(numbers=[(11, 14), (21, 22), (24, 30)], gaps=[gap], marked=[30]))
+    log = advanced(log, Arrived(marks={2: {0: 30, 1: 30}}))
+    assert (log.proved, log.lost, log.twice) == (30, (), 0)
+    assert [(gap.first, gap.last, gap.why) for gap in log.gaps] == [
+        (15, 20, "dropped"),
+        (23, 23, "in quarantine"),
+    ]
 
 
 def test_what_retention_removed_before_the_first_audit_is_not_lost() -> None:
     log = advanced(EMPTY, Arrived(numbers=[(70, 90)], marks=marked(90), kept_from=80))
     assert (log.lost, log.gaps[0].first, log.gaps[0].last) == ((), 1, 69)
+
+
+def test_retention_excuses_no_number_from_the_first_kept_one_on() -> None:
+    new = Arrived(numbers=[(70, 79), (85, 90)], marks=marked(90), kept_from=82)
+    log = advanced(EMPTY, new)
+    assert (log.lost, [(gap.first, gap.last) for gap in log.gaps]) == (
+        ((82, 84),),
+        [(1, 69), (80, 81)],
+    )
+    log = advanced(EMPTY, msgspec.structs.replace(new, kept_from=80))
+    assert (log.lost, [(gap.first, gap.last) for gap in log.gaps]) == (((80, 84),), [(1, 69)])
+
+
+def test_what_is_lost_later_is_not_excused_by_an_old_retention() -> None:
+    log = advanced(EMPTY, Arrived(numbers=[(70, 90)], marks=marked(90), kept_from=80))
+    log = advanced(log, Arrived(numbers=[(95, 99)], marks=marked(99), kept_from=95))
+    assert log.lost == ((91, 94),)
+
+
+@pytest.mark.parametrize("holes", [MAX_RANGES - 1, MAX_RANGES, MAX_RANGES + 1, 3 * MAX_RANGES])
+def test_the_ranges_that_a_proof_keeps_are_bounded_and_contain_every_lost_number(
+    holes: int,
+) -> None:
+    numbers = [(n, n) for n in range(3, 3 * holes + 1, 3)]  # two of three are lost
+    log = advanced(EMPTY, Arrived(numbers=numbers, marks=marked(3 * holes)))
+    kept = min(holes, MAX_RANGES)
+    assert log.lost[:-1] == tuple((n, n + 1) for n in range(1, 3 * (kept - 1), 3))
+    assert log.lost[-1] == (3 * kept - 2, 3 * holes - 1)
+
+
+def test_tombstones_span_from_the_first_to_the_last() -> None:
+    log = advanced(EMPTY, Arrived(numbers=[(1, 9)], erased=[(4, 6)]))
+    assert log.erased == ((4, 6),)
+    log = advanced(log, Arrived(numbers=[(10, 19)], erased=[(12, 15)]))
+    assert advanced(log, Arrived()).erased == ((4, 15),)
+
+
+def test_counts_of_two_audits_are_added() -> None:
+    one = QueueTotals(tenant="a", queue="q", events=3, states={"waiting": 2, "active": 1})
+    two = QueueTotals(tenant="a", queue="q", events=4, states={"waiting": -1, "failed": 1})
+    assert one + two == QueueTotals(
+        tenant="a", queue="q", events=7, states={"waiting": 1, "active": 1, "failed": 1}
+    )
 
 
 def test_an_audit_of_everything_misses_what_was_proved_before() -> None:
@@ -161,8 +268,6 @@ RECORD = JobRecord(
 def test_only_what_no_later_event_explains_contradicts_a_busy_store(
     tip: dict[str, object], record: dict[str, object] | None, quiet: bool, busy: bool
 ) -> None:
-    import msgspec
-
     job = TIP._replace(**tip)  # type: ignore[arg-type]
     held = None if record is None else msgspec.structs.replace(RECORD, **record)
     assert (contradiction(job, held, quiet=True) is not None) == quiet

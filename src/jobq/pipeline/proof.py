@@ -112,7 +112,8 @@ class LogProof(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def waiting(self) -> list[Range]:
         """The numbers that are not here yet, although later ones are."""
-        return ranges.missing(self.ahead, self.proved + 1, self.last)
+        known = [(gap.first, gap.last) for gap in self.gaps]
+        return ranges.missing(ranges.union(self.ahead, known), self.proved + 1, self.last)
 
 
 def advanced(log: LogProof, new: Arrived) -> LogProof:
@@ -131,7 +132,8 @@ def advanced(log: LogProof, new: Arrived) -> LogProof:
     here = ranges.union(log.ahead, new.numbers)
     shipped = max(log.shipped, new.proved)
     last = max([log.last, *(last for _, last in here), *(gap.number for gap in new.gaps)])
-    holes = ranges.missing(here, log.proved + 1, max(last, shipped))
+    known = [(gap.first, gap.last) for gap in log.gaps]
+    holes = ranges.minus(ranges.missing(here, log.proved + 1, max(last, shipped)), known)
     gaps = [
         *_removed(log, holes, new.kept_from),
         *_dropped(log, holes, new),
@@ -145,7 +147,6 @@ def advanced(log: LogProof, new: Arrived) -> LogProof:
     late = [max(first, shipped + 1) for first, end in holes if end > shipped]
     proved = late[0] - 1 if late else max(last, shipped)
     again = ranges.both(new.numbers, [(1, log.proved)])
-    known = [(gap.first, gap.last) for gap in log.gaps]
     return msgspec.structs.replace(
         log,
         proved=proved,
@@ -182,8 +183,6 @@ def _dropped(log: LogProof, holes: Sequence[Range], new: Arrived) -> list[Gap]:
     marked = sorted({log.marked, *new.marked})
     found = []
     for gap in new.gaps:
-        if gap.number <= log.proved:
-            continue
         floor = max((number for number in marked if number < gap.number), default=0)
         found += [
             Gap(first=max(first, floor + 1), last=gap.number, at_ms=gap.at_ms, why=gap.why)
