@@ -63,6 +63,8 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "encryption": frozenset({"core", "errors"}),
     # `console` is what the command lines share: logging, and errors that show no password.
     "console": frozenset({"core", "errors"}),
+    # `capacity` is a model: it opens no store.
+    "capacity": frozenset({"core", "errors"}),
     # `supervisor` starts worker processes again by their command line: it knows no worker.
     "supervisor": frozenset({"core", "errors"}),
     "relay": PUBLIC | {"console"},
@@ -74,7 +76,8 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "web": PUBLIC | {"server", "console"},
     # It uses the connection of stores.valkey for hints between servers.
     "server": PUBLIC | {"rpc", "relay", "console", "prometheus", "otel", "stores.valkey", "web"},
-    "cli": PUBLIC | {"rpc", "relay", "server", "web", "console", "supervisor", "prometheus"},
+    "cli": PUBLIC
+    | {"capacity", "rpc", "relay", "server", "web", "console", "supervisor", "prometheus"},
 }
 
 # Third-party (or costly) module → where it may be imported, and what it is.

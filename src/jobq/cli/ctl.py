@@ -6,6 +6,7 @@ import click
 
 from jobq.cli import queue_removal as _queue_removal  # noqa: F401 - adds commands to `queue`
 from jobq.cli import readers as _readers  # noqa: F401 - adds commands to `queue`
+from jobq.cli.capacity import capacity
 from jobq.cli.dead import dead
 from jobq.cli.events import events
 from jobq.cli.flow import flow
@@ -35,6 +36,7 @@ NOUNS: tuple[click.Command, ...] = (
     store,
     top,
     web,
+    capacity,
     status,
     version,
 )

@@ -1,0 +1,23 @@
+"""How much hardware does a load need? The model behind `jq-ctl capacity` (docs/scale.md).
+
+`load` is what is asked, `constants` what was measured, `use` what a load costs the parts of an
+installation, and `plan` how many of them it needs. The model is pure: it opens no store.
+"""
+
+from jobq.capacity.constants import Measured, default_measured, read_measured
+from jobq.capacity.load import Load
+from jobq.capacity.plan import Need, Plan, plan
+from jobq.capacity.use import Fleet, Use, use
+
+__all__ = [
+    "Fleet",
+    "Load",
+    "Measured",
+    "Need",
+    "Plan",
+    "Use",
+    "default_measured",
+    "plan",
+    "read_measured",
+    "use",
+]

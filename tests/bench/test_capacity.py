@@ -1,0 +1,63 @@
+"""The benchmarks of capacity measure real servers, write a file, and see a wrong prediction."""
+
+from __future__ import annotations
+
+import xml.etree.ElementTree as ET
+
+import pytest
+
+from bench import scale
+from bench.capacity import measure, places
+from bench.capacity.__main__ import as_toml
+from bench.capacity.check import Compared
+from bench.capacity.measure import Sizes
+from bench.capacity.program import Settings, started
+from jobq.capacity import default_measured
+from jobq.capacity.constants import parse_measured
+from tests.stores.valkey.servers import valkey_or_skip
+
+COSTS = default_measured()
+
+
+def test_puts_on_a_real_server_cost_processor_time_and_bytes() -> None:
+    valkey_or_skip()
+    with places.valkey() as target, started(Settings(url=target.url)) as producer:
+        found = measure.puts(target, producer, Sizes(single=30, batched=300, big=100))
+    assert found.call.cpu_us + found.job.cpu_us > 0
+    assert 20 < found.job.bytes < 200  # besides the payload
+
+
+def test_the_file_of_costs_is_read_as_it_was_written() -> None:
+    again = parse_measured(as_toml(COSTS), "again")
+    assert again.about == COSTS.about
+    assert again.valkey.sparse_us == pytest.approx(COSTS.valkey.sparse_us, rel=1e-3)
+    assert as_toml(again) == as_toml(COSTS)
+
+
+def test_a_prediction_that_is_a_third_off_is_seen_in_both_directions() -> None:
+    ratios = {2 / 3: False, 0.76: True, 1.0: True, 1.3: True, 1.5: False}
+    for ratio, within in ratios.items():
+        assert Compared("load", "figure", 100 * ratio, 100).within is within
+
+
+def test_a_simulation_is_repeated_exactly() -> None:
+    runs = [scale.simulate(3, COSTS, shared=True, seconds=0.2, seed=7) for _ in range(2)]
+    assert runs[0] == runs[1]
+    assert runs[0] != scale.simulate(3, COSTS, shared=True, seconds=0.2, seed=8)
+
+
+def test_reads_per_job_grow_with_the_partitions_of_one_queue_only() -> None:
+    sizes = (3, 12)
+    shared = [scale.simulate(n, COSTS, shared=True, seconds=0.3) for n in sizes]
+    apart = [scale.simulate(n, COSTS, shared=False, seconds=0.3) for n in sizes]
+    assert scale.exponents(shared, "looks") > 0.7
+    assert scale.exponents(apart, "calls") < scale.SUPERLINEAR
+    assert all(found.done > 0.8 for found in (*shared, *apart))
+    assert ET.fromstring(scale.svg({"one": shared, "many": apart})).tag.endswith("svg")
+
+
+def test_a_lost_primary_stops_a_shared_queue_but_not_the_queues_of_others() -> None:
+    shared = scale.simulate(4, COSTS, shared=True, lost=True, rate=5)
+    apart = scale.simulate(4, COSTS, shared=False, lost=True, rate=5)
+    assert shared.done < apart.done
+    assert apart.done > 0.5
