@@ -157,10 +157,10 @@ class App:
             await asyncio.sleep(seconds)
         _raise(what)
         if what == "hang":
-            await asyncio.sleep(90)
+            await asyncio.sleep(HANGS_S)
         if what == "stubborn":
             try:
-                await asyncio.sleep(90)
+                await asyncio.sleep(HANGS_S)
             except asyncio.CancelledError:
                 await asyncio.sleep(7)
                 raise
@@ -241,7 +241,7 @@ class App:
         async def approve() -> str:
             with self._run() as job:
                 try:
-                    return str(await job.wait_for_signal("go", timeout=25))
+                    return str(await job.wait_for_signal("go", timeout=15))
                 except WaitTimeout:
                     return "timeout"
 
@@ -333,6 +333,8 @@ def _raise(what: str) -> None:
         raise RateLimited(1.5)
 
 
+HANGS_S = 25.0
+"""Seconds: longer than all faults. Tasks without a timeout return after it."""
 THREAD_HANGS_S = 12.0
 """Seconds: longer than the timeout and the grace of a run together."""
 LEASE_S = 5.0
