@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 import time
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
@@ -54,9 +53,10 @@ class Timer:
         """Add a value that was not timed here."""
         self._took.setdefault(what, []).append(value)
 
-    def medians(self) -> dict[str, float]:
-        """The median of everything that was timed."""
-        return {what: statistics.median(took) for what, took in self._took.items()}
+    def best(self) -> dict[str, float]:
+        """The lowest of the values. Whatever else the machine does only makes calls slower, and
+        long calls more than short ones, so medians grow with the load and not only with sizes."""
+        return {what: min(took) for what, took in self._took.items()}
 
 
 @asynccontextmanager
@@ -137,7 +137,7 @@ class Compared(Dimension):
                     await self.probe(store, size, timers[size], turn)
             for size, (where, store) in stores.items():
                 await self.finish(where, store, size, timers[size])
-        return self.figures(kind, {size: timer.medians() for size, timer in timers.items()})
+        return self.figures(kind, {size: timer.best() for size, timer in timers.items()})
 
     @abstractmethod
     async def fill(self, store: Store, size: int, timer: Timer) -> None:

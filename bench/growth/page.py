@@ -25,8 +25,9 @@ HEAD = """# What grows, and what does not
 <!-- Written by `python -m bench.growth.page` after `make bench-growth`. -->
 
 `make bench-growth` fills stores of several sizes, makes the same calls on all of them in turns, and
-compares the medians. Each measure has a bound, and the program exits with 1 if one is exceeded.
-`make bench-growth ARGS='--quick'` takes a few minutes, and `--only` and `--store` choose a part.
+compares the fastest of each: other load on the machine only makes calls slower. Each measure has a
+bound, and the program exits with 1 if one is exceeded. `make bench-growth ARGS='--quick'` takes a
+few minutes, and `--only` and `--store` choose a part.
 
 A ratio of ×1 means that a call takes as long in the large store as in the small one. A bound of ×2
 leaves room for noise and for deeper indexes; a backlog that is a thousand times as long would show
@@ -56,7 +57,7 @@ wait.""",
     "poison": """The handler of a poison job kills its process in each run, among 200 other jobs.
 Such a job runs at most four times (`max_stalls=3`) and is then dead (failed, `stalled`). All its
 neighbours complete. A neighbour that ran in the killed process runs again.""",
-    "week": """A week of simulated time on SQLite: 3,000 jobs per hour in a plain and a keyed queue,
+    "week": """A week of simulated time on SQLite: 1,200 jobs per hour in a plain and a keyed queue,
 with retries, snoozes, failures, dead letters, flows, unique locks, schedules and log lines. Keys,
 locks and names of workers are new every hour, and jobs are kept for a day. The bound compares the
 highest value of the last quarter with the quarter before. File, rows, log and memory stop

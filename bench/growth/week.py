@@ -55,7 +55,7 @@ class Week(Dimension):
     stores = ("sqlite",)
     sizes, quick = (168,), (72,)
     x_label = "simulated hours"
-    rounds = 3_000
+    rounds = 1_200
     """Jobs per hour."""
     log = False
     units: Mapping[str, str] = {
