@@ -9,15 +9,18 @@ from pathlib import Path
 import pytest
 
 from jobq import Queue, Worker
+from jobq.core.queues import QueueConfig
 from jobq.core.records import QueueName
 from jobq.errors import StoreUnavailable
 from jobq.stores import open_store
+from jobq.stores.valkey.keys import partition_of
 from jobq.stores.valkey.store import ValkeyStore
 from tests.stores.valkey import servers
-from tests.stores.valkey.jobs import spec, take
+from tests.stores.valkey.jobs import done, exchange, spec, take
 from tests.stores.valkey.servers import Server, blocked_clients
 from tests.waiting import nothing_happens, takes, until, until_it_succeeds
 
+PARTS = 12
 FLEET = 500
 """Sleeping workers. Each has a connection, and `ulimit -n` is often 1,024."""
 
@@ -96,6 +99,36 @@ async def test_a_handle_stays_connected_only_to_the_primaries_it_calls(tmp_path:
                     lambda node=node: b"connected_clients:1\r" in node.tell("INFO", "clients"),  # type: ignore[misc]
                     "connections that only checked the server to be closed",
                 )
+
+
+async def test_a_worker_goes_on_with_other_partitions_while_a_primary_is_lost(
+    tmp_path: Path,
+) -> None:
+    servers.valkey_or_skip()
+    with servers.running_cluster(tmp_path, replicas=0) as nodes:
+        for node in nodes.primaries:
+            node.tell("CONFIG", "SET", "cluster-require-full-coverage", "no")
+        async with open_store(nodes.url) as store:
+            assert isinstance(store, ValkeyStore)
+            queue, space = QueueName("tests", "parted"), store.places.space
+            await store.declare(queue, QueueConfig(partitions=PARTS))
+            assert await take(store, queue) == []  # the first call of a worker goes everywhere
+            home = await store.servers.node_of(space.prefix(queue))
+            lost = next(node for node in nodes.primaries if node.port != home[1])
+            ids = [f"j{n}" for n in range(60)]
+            parts = {id: space.partition_prefix(queue, partition_of(None, id, PARTS)) for id in ids}
+            there = {id for id in ids if store.servers.known(parts[id]) == ("127.0.0.1", lost.port)}
+            await store.put([spec(queue, id) for id in ids])
+            lost.kill()
+            leases = await take(store, queue, 100)
+            assert there
+            assert {lease.id for lease in leases} == set(ids) - there
+            settled = await exchange(store, queue, *(done(lease) for lease in leases), n=100)
+            assert (settled.stale, settled.leases) == ((), ())
+            idle = await exchange(store, queue, n=100)
+            assert idle.asleep
+            assert idle.next_due_ms is not None
+            assert idle.next_due_ms <= 500  # it looks again soon
 
 
 async def test_a_worker_works_again_within_five_seconds_of_its_servers_return(

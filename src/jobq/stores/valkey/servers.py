@@ -173,21 +173,34 @@ class Servers:
         return self._send(key, pack(command), None)
 
     async def get_all(self, names: Sequence[str]) -> list[Reply]:
-        """The values of strings on any servers. Each server gets one write."""
+        """The values of strings on any servers. Each server gets one write.
+
+        In place of a value whose server is unavailable is the error.
+        """
+        found: list[Reply] = [None] * len(names)
         by_node: dict[Node, list[int]] = {}
         for n, key in enumerate(names):
-            by_node.setdefault(self.known(key) or await self.node_of(key), []).append(n)
-        found: list[Reply] = [None] * len(names)
+            try:
+                by_node.setdefault(self.known(key) or await self.node_of(key), []).append(n)
+            except StoreUnavailable as e:
+                found[n] = e
         sent: list[tuple[int, asyncio.Future[Reply]]] = []
         for node, positions in by_node.items():
-            connection = await self.connection(node)
+            try:
+                connection = await self.connection(node)
+            except StoreUnavailable as e:
+                for n in positions:
+                    found[n] = e
+                continue
             futures = connection.send_all([pack(("GET", names[n])) for n in positions])
             sent += zip(positions, futures, strict=True)
         for n, future in sent:
-            reply = await future
-            # The slot has moved, or the server refuses calls for now: ask again by the usual way.
-            moved = type(reply) is ServerError
-            found[n] = await self.command(names[n], "GET", names[n]) if moved else reply
+            try:
+                found[n] = await future
+                if type(found[n]) is ServerError:  # moved, or refused for now: the usual way
+                    found[n] = await self.command(names[n], "GET", names[n])
+            except StoreUnavailable as e:
+                found[n] = e
         return found
 
     async def _send(self, key: str, command: bytes, wait: bytes | None) -> Reply:

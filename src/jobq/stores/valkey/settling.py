@@ -15,7 +15,7 @@ from jobq.core.records import (
     Settled,
     lane_of,
 )
-from jobq.errors import CorruptStore
+from jobq.errors import CorruptStore, StoreUnavailable
 from jobq.stores.valkey import keys, queue_replies
 from jobq.stores.valkey.calls import Calls
 from jobq.stores.valkey.exchange import Caller, Exchange
@@ -32,6 +32,8 @@ _FIRST_LOOK = 8
 It looks into the others only if these do not fill it. So while jobs wait everywhere, a claim costs
 the same however many partitions there are.
 """
+_RETRY_MS = 500
+"""When a worker looks again, if it could not ask all primaries."""
 
 
 class _Total:
@@ -44,6 +46,7 @@ class _Total:
         self.asleep = False
         self.left = False  # a job on its last chance was left: Settled.last_chance
         self.visited: set[str] = set()
+        self.unavailable: StoreUnavailable | None = None  # a server that could not be asked
 
     def add(self, reply: Settled, prefix: str) -> None:
         self.visited.add(prefix)
@@ -194,9 +197,9 @@ class Settling:
     ) -> None:
         """Claim where the counters say that jobs wait, and settle outcomes everywhere."""
         if len(total.leases) < then.limit and not total.last_chance:
-            peeks = await self._peek(claims)
+            peeks = await self._peek(claims, total)
             total.dues += [p.due_in for p in peeks.values() if not p.ready and p.due_in is not None]
-            claims = [at for at in claims if at in outcomes or peeks[at].ready]
+            claims = [at for at in claims if at in outcomes or (at in peeks and peeks[at].ready)]
         else:
             claims = [at for at in claims if at in outcomes]
         await self._claim_at(claims, outcomes, by, then, total, more=more)
@@ -210,11 +213,16 @@ class Settling:
         """
         await self._sleepers.fall_asleep(then.queues, by.worker, then.limit)
         partitions = [at for at in claims if at.mark]
-        ready = [at for at, peek in (await self._peek(partitions)).items() if peek.ready]
+        peeks = await self._peek(partitions, total)
+        if partitions and not peeks and total.unavailable is not None:
+            raise total.unavailable
+        ready = [at for at, peek in peeks.items() if peek.ready]
         whole = [at for at in claims if not at.mark]
         again = by._replace(call=f"{by.call}+", asleep=False, sleepy=True)
         await self._claim_at([*whole, *ready], {}, again, then, total)
         total.asleep = True
+        if total.unavailable is not None:
+            total.dues.append(_RETRY_MS)
         if not total.leases and not total.left:
             self._sleepers.rest(by.worker, min(total.dues, default=None))
 
@@ -258,8 +266,17 @@ class Settling:
                 else:
                     total.add(reply, at.prefix)
 
-    async def _peek(self, places: Sequence[Place]) -> dict[Place, QueuePeek]:
-        """What the counters of queues or partitions say. All are read at once."""
+    async def _peek(self, places: Sequence[Place], total: _Total) -> dict[Place, QueuePeek]:
+        """What the counters of queues or partitions say. All are read at once.
+
+        Those of a primary that is unavailable are left out: workers go on with the others.
+        """
         now = int(self._calls.now() or time.time() * 1000)
         stored = await self._servers.get_all([keys.counters(at.prefix) for at in places])
-        return {at: queue_replies.peek(data, now) for at, data in zip(places, stored, strict=True)}
+        found: dict[Place, QueuePeek] = {}
+        for at, data in zip(places, stored, strict=True):
+            if isinstance(data, StoreUnavailable):
+                total.unavailable = data
+            else:
+                found[at] = queue_replies.peek(data, now)
+        return found
