@@ -271,7 +271,7 @@ async def test_a_lost_lease_costs_the_others_nothing(bench: Bench, line: Proxy) 
         await soon(work.begun)
         runner = worker._stations[0].runner
         run = next(run for run in runner.held if run.lease.id == lost)
-        runner.lease_reported(run, "lost")  # what the keeper says when it hears so
+        runner.interrupts.lease_reported(run, "lost")  # what the keeper says when it hears so
         work.go.set()
         assert (await bench.ended(other)).state is State.COMPLETED
         assert (

@@ -314,7 +314,7 @@ async def test_cancelled_or_lost_while_it_waits_it_never_starts_and_the_worker_g
             runner = two.worker._stations[0].runner
             (run,) = [run for run in runner.held if run.lease.id == id]
             if how == "lost":
-                runner.lease_reported(run, "lost")
+                runner.interrupts.lease_reported(run, "lost")
             else:
                 await store.alter([Cancel(job=JobKey(bench.qname, id))])
                 assert (await bench.ended(id)).state is State.CANCELLED

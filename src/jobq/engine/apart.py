@@ -93,7 +93,7 @@ class ApartRuns:
             run.timer.cancel()
         elif self._journal.starts:
             self._journal.started(run)
-        self._runner.arm(run, handler, monotonic())
+        self._runner.interrupts.arm(run, handler, monotonic())
 
     def _reported(self, run: Run, handler: Handler, ended: Ended) -> AnyOutcome | None:
         """Return the outcome of a run in another process. None if its lease is lost."""

@@ -115,7 +115,7 @@ class Batches:
         batch.task = self._runner.loop.create_task(self._call(batch))
         started = time.monotonic()
         for run in batch.runs:
-            self._runner.arm(run, batch.handler, started)
+            self._runner.interrupts.arm(run, batch.handler, started)
 
     async def _call(self, batch: Batch) -> None:
         """Decode each item, call the handler once, and end each run: the task of a batch."""

@@ -39,7 +39,7 @@ class _Guarded(Coroutine[Any, Any, Any]):
         try:
             return self._coroutine.send(value)
         except (KeyboardInterrupt, SystemExit) as error:
-            self._run.runner.exited(self._run, error)
+            self._run.runner.interrupts.exited(self._run, error)
             raise asyncio.CancelledError from error
 
     def throw(self, *error: Any) -> Any:
@@ -47,7 +47,7 @@ class _Guarded(Coroutine[Any, Any, Any]):
         try:
             return self._coroutine.throw(*error)
         except (KeyboardInterrupt, SystemExit) as raised:
-            self._run.runner.exited(self._run, raised)
+            self._run.runner.interrupts.exited(self._run, raised)
             raise asyncio.CancelledError from raised
 
     def close(self) -> None:

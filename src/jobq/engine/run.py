@@ -170,7 +170,7 @@ class Run:
         If the lease is lost they are dropped, and the run is interrupted.
         """
         said = Said(progress=progress, lines=lines)
-        self.runner.lease_reported(self, await self.notes.add(self.ref, said))
+        self.runner.interrupts.lease_reported(self, await self.notes.add(self.ref, said))
 
     async def keep(self, *, saved: bytes | None = None, steps: Steps = ()) -> None:
         """Store what later runs depend on, and wait until the store has confirmed it.
@@ -178,7 +178,7 @@ class Run:
         Raises LeaseLost if the lease is lost: nothing was stored, and the run is interrupted.
         """
         state = await self.notes.add(self.ref, Said(saved=saved, steps=steps))
-        self.runner.lease_reported(self, state)
+        self.runner.interrupts.lease_reported(self, state)
         if state == "lost":
             what = "what it saved" if saved is not None else f"step {steps[0][0]!r}"
             raise LeaseLost(

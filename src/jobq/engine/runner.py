@@ -18,10 +18,10 @@ from functools import partial
 from time import monotonic
 from typing import Any
 
-from jobq.core.decide import End, Raised, Released, TimedOut, Unknown, decide
+from jobq.core.decide import End, Raised, Released, Unknown, decide
 from jobq.core.policies import UNDECLARED, Retry
 from jobq.core.printable import one_line
-from jobq.core.records import AnyOutcome, Complete, Fail, JobKey, Lease, LeaseState, QueueName
+from jobq.core.records import AnyOutcome, Complete, Fail, JobKey, Lease, QueueName
 from jobq.core.verdicts import unreadable
 from jobq.engine import completions
 from jobq.engine.apart import ApartRuns
@@ -31,10 +31,11 @@ from jobq.engine.builtin import BUILTIN
 from jobq.engine.child_tasks import unguarded
 from jobq.engine.executors import Executors
 from jobq.engine.handler import Handler
+from jobq.engine.interrupts import Interrupts
 from jobq.engine.journal import Journal
 from jobq.engine.last_chance import LastChance, is_isolated
 from jobq.engine.notes import Notes
-from jobq.engine.run import LeaseOver, Run, lost
+from jobq.engine.run import LeaseOver, Run
 from jobq.engine.settings import WorkerSettings
 from jobq.engine.slots import Bell, Slots
 from jobq.executors import Executor
@@ -89,9 +90,9 @@ class Runner:
         self._on_settled = on_settled
         self._around_of = around_of
         self.state = state
-        self._on_lost = on_lost
         self.interrupted = interrupted
         self.batches = Batches(self)
+        self.interrupts = Interrupts(self, bell, settings.grace_ms, on_lost)
         # No job of these queues can kill the worker.
         self.isolated = all(
             is_isolated(handler) for handlers in tasks.values() for handler in handlers.values()
@@ -100,19 +101,18 @@ class Runner:
         self.executors = executors
         self._slots = slots
         self._bell = bell
-        self._settings = settings
         self._journal = Journal()
         self._apart = ApartRuns(self, self._journal)
         self._chance = chance
         self._unknown: set[tuple[QueueName, str]] = set()  # tasks that a warning has named
         self._create_task = unguarded(self.loop)
-        self._early: set[JobKey] = set()  # cancelled before their lease arrived
 
     # ── starting ──
 
     def start(self, leases: Iterable[Lease], since: float) -> None:
         """Run these leases, each in a slot already taken. `since` is when their claim was sent."""
         self._journal.check_levels()
+        early = self.interrupts.early
         for lease in leases:
             run = Run(lease, self, since)
             self.held.add(run)
@@ -120,7 +120,7 @@ class Runner:
             if (
                 self.releasing
                 or lease.cancel_asked
-                or (self._early and JobKey(lease.queue, lease.id) in self._early)
+                or (early and JobKey(lease.queue, lease.id) in early)
             ):
                 self.close(run, self.decide(run, Released(), _DEFAULT_RETRY))
                 continue
@@ -139,7 +139,7 @@ class Runner:
                 self._launch(run, lease, handler)
             except Exception as error:  # no such executor: the leases behind this one must start
                 self.close(run, self.decide(run, Raised(error), _DEFAULT_RETRY))
-        self._early.clear()
+        early.clear()
         self.batches.claimed(room=self._slots.free > 0)
 
     def _warn_unknown(self, lease: Lease) -> None:
@@ -184,17 +184,7 @@ class Runner:
         if self.around(handler) is None:
             run.executor = executor
         run.task = self._create_task(self._run(run, lease, handler, executor))
-        self.arm(run, handler, run.since)
-
-    def arm(self, run: Run, handler: Handler, started: float) -> None:
-        """Set the timeout of a run. `started` (monotonic) is when its call started, or earlier."""
-        timeout_ms = run.lease.timeout_ms
-        if timeout_ms is None:
-            timeout_ms = handler.timeout_ms
-        if timeout_ms:
-            run.timeout_s = timeout_ms / 1000
-            run.until = started + timeout_ms / 1000 + self._grace_s(run)
-            run.timer = self.loop.call_later(run.timeout_s, self._time_out, run, handler)
+        self.interrupts.arm(run, handler, run.since)
 
     def stop(self) -> None:
         """Release leases that still arrive, and start batches without waiting for more jobs."""
@@ -202,7 +192,7 @@ class Runner:
         self.batches.flush()
         if self._chance is not None and (run := self._chance.waiting_in(self)) is not None:
             run.end = Released()
-            self._interrupt(run)
+            self.interrupts.interrupt(run)
 
     async def _run(self, run: Run, lease: Lease, handler: Handler, executor: Executor) -> None:
         """Call the handler: the task of a run. This is the hot path, with `close`."""
@@ -287,7 +277,7 @@ class Runner:
             else:
                 if self.around(handler) is None:
                     run.executor = executor
-                self.arm(run, handler, monotonic())
+                self.interrupts.arm(run, handler, monotonic())
                 await self._run(run, run.lease, handler, executor)
         except asyncio.CancelledError as error:  # interrupted before it started
             self.close(run, self.raised(run, handler, error))
@@ -303,14 +293,14 @@ class Runner:
             run.timer.cancel()
             run.timer = None
         if not run.concluded:
-            self._conclude(run, outcome)
+            self.conclude(run, outcome)
         if run.unfinished is None:
             self._slots.give(1)
         else:
             run.unfinished.add_done_callback(self._freed)
         self._bell.ring()
 
-    def _conclude(self, run: Run, outcome: AnyOutcome | None) -> None:
+    def conclude(self, run: Run, outcome: AnyOutcome | None) -> None:
         """Record the outcome of a run. None: its lease is lost, and there is nothing to settle."""
         run.concluded = True
         self.open -= 1
@@ -357,136 +347,6 @@ class Runner:
         )
         self._journal.failed(run, outcome, end)
         return outcome
-
-    # ── interrupting ──
-
-    def _time_out(self, run: Run, handler: Handler) -> None:
-        """Interrupt a run that is past its timeout. After its grace it is settled in any case."""
-        if run.concluded or (run.task is None and run.batch is None):
-            return
-        run.cancelled = True
-        run.end = TimedOut(run.timeout_s)
-        if run.apart is None:
-            run.timer = self.loop.call_later(
-                self._grace_s(run), self._settle_unfinished, run, run.end, handler.retry
-            )
-        self._interrupt(run)
-
-    def _grace_s(self, run: Run) -> float:
-        """How long the run may take to stop when it is asked to."""
-        own = None if run.handler is None else run.handler.grace_ms
-        return (self._settings.grace_ms if own is None else own) / 1000
-
-    def _settle_unfinished(self, run: Run, end: End, retry: Retry) -> None:
-        """Settle a run that goes on after it was interrupted. It keeps its slot until it ends."""
-        if not run.concluded:
-            log.warning(
-                "%s was asked to stop and goes on: %s",
-                run,
-                "it is settled, and keeps its slot until it ends"
-                if run.apart is None
-                else "its process is killed",
-            )
-            self._conclude(run, self.decide(run, end, retry))
-            self._bell.ring()
-
-    def cancel(self, queue: QueueName, id: str) -> None:
-        """Stop the run of a cancelled job. If its lease has not arrived yet, it will not start."""
-        for run in self.held:
-            if run.lease.id == id and run.lease.queue == queue:
-                self._cancel_run(run)
-                return
-        if len(self._early) < 10_000:
-            self._early.add(JobKey(queue, id))
-
-    def lease_reported(self, run: Run, state: LeaseState) -> None:
-        """Act on the state of a lease that the store returned to the keeper or to a note.
-
-        The state is ignored for a concluded run: the reply that settles the run says whether the
-        lease was still held.
-        """
-        if run.concluded or state == "held":
-            return
-        if state == "cancel":
-            self._cancel_run(run)
-        else:
-            self._lease_lost(run)
-
-    def _cancel_run(self, run: Run) -> None:
-        if run.concluded or run.cancelled:
-            return
-        run.cancelled = True
-        run.end = Released()  # the store ends a cancelled job as cancelled when it is released
-        if run.batch is not None:
-            self.batches.stop_run(run)
-        elif run.apart is not None:
-            self._interrupt(run)
-        else:
-            self.loop.call_soon(self._request_stop, run)  # soon: see _interrupt
-
-    def _request_stop(self, run: Run) -> None:
-        if run.executor is not None:
-            run.executor.request_stop(run)
-        else:  # in its middleware, or a last chance that has not started
-            self._cancel_task(run)
-
-    def _lease_lost(self, run: Run) -> None:
-        log.warning("%s", lost(run))
-        run.cancelled = True
-        self._conclude(run, None)
-        self._interrupt(run)
-        self._bell.ring()
-        if self._on_lost is not None:
-            self._on_lost(run)
-
-    def _interrupt(self, run: Run) -> None:
-        """Raise CancelledError at the next await of a run, or in its process.
-
-        `call_soon` lets the task make its first step before: a task that is cancelled before that
-        never enters its coroutine, and would not close the run.
-        """
-        if run.batch is not None:
-            self.batches.stop_run(run)
-        elif run.apart is not None:
-            run.apart.stop(run, self._grace_s(run))
-        elif run.task is not None:
-            self.loop.call_soon(self._cancel_task, run)
-
-    def _cancel_task(self, run: Run) -> None:
-        if run.apart is not None:  # its middleware has called the process meanwhile
-            run.apart.stop(run, self._grace_s(run))
-        elif run.task is not None:
-            run.task.cancel()
-
-    def exited(self, run: Run, error: BaseException) -> None:
-        """End a run as if its handler had raised this: a task that the handler created did."""
-        stops = isinstance(error, KeyboardInterrupt)
-        batch = run.batch
-        for each in (run,) if batch is None else batch.runs:
-            if not each.concluded:
-                each.end = each.end or (Released() if stops else Raised(error))
-        if batch is not None and batch.task is not None:
-            self.loop.call_soon(batch.task.cancel)
-        elif not run.concluded:
-            self._interrupt(run)
-        if stops:
-            self.interrupted()
-
-    def release_running(self) -> None:
-        """Interrupt all runs, and release those that end by that. See also `release_rest`."""
-        for run in tuple(self.held):
-            if not run.concluded:
-                run.cancelled = True
-                run.end = run.end or Released()
-                self._interrupt(run)
-
-    def release_rest(self) -> None:
-        """Release the runs that go on although they were interrupted. Their processes end first."""
-        for run in tuple(self.held):
-            if not run.concluded:
-                if run.apart is not None:
-                    run.apart.kill(run)
-                self._settle_unfinished(run, Released(), _DEFAULT_RETRY)
 
     def settled(self, runs: Sequence[Run]) -> None:
         """Forget these runs: the store has their outcomes."""

@@ -118,8 +118,8 @@ class Station:
             self.runner.held,
             worker=worker,
             settings=settings,
-            report=self.runner.lease_reported,
-            cancel=self.runner.cancel,
+            report=self.runner.interrupts.lease_reported,
+            cancel=self.runner.interrupts.cancel,
             pulse=self._pulse,
         )
         self._leader = leader = Leader(
@@ -166,9 +166,9 @@ class Station:
         """Interrupt the runs and release their jobs. Runs that ignore it for `grace_s` too."""
         if self._fetching is None or self._fetching.done():
             return
-        self.runner.release_running()
+        self.runner.interrupts.release_running()
         await asyncio.wait([self._fetching], timeout=grace_s)
-        self.runner.release_rest()
+        self.runner.interrupts.release_rest()
         await asyncio.wait([self._fetching], timeout=self._settings.close_timeout_ms / 1000)
 
     async def close(self) -> None:

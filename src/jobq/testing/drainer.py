@@ -102,7 +102,7 @@ class Drainer:
 
     async def aclose(self) -> None:
         """Stop the threads, and interrupt runs that an error has left behind."""
-        self._runner.release_running()
+        self._runner.interrupts.release_running()
         await asyncio.sleep(0)
         await self._notes.aclose()
         for executor in self._executors.values():
