@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import logging
-import signal
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from types import TracebackType
@@ -25,11 +24,12 @@ from jobq.api.store_patience import StorePatience
 from jobq.api.supervision import Supervision
 from jobq.api.worker_callbacks import Callbacks, MissedTime
 from jobq.api.worker_executors import WorkerExecutors
+from jobq.api.worker_orders import Orders
 from jobq.api.worker_stores import OpenedStore, WorkerStores
 from jobq.core.checks import Seconds, check_id, check_int, shown, to_ms
 from jobq.core.deprecated import renamed_arguments
 from jobq.core.records import QueueName
-from jobq.core.workers import MAX_CONCURRENCY, WorkerRequest, asked_concurrency
+from jobq.core.workers import MAX_CONCURRENCY
 from jobq.engine.handler import Source
 from jobq.engine.identity import Identity, default_name
 from jobq.engine.last_chance import LastChance
@@ -41,13 +41,6 @@ from jobq.errors import ConfigError, StoreUnavailable
 from jobq.executors.lifespan import Lifespan, LifespanFunction, check_lifespan
 
 log = logging.getLogger("jobq")
-
-_REQUESTS: dict[WorkerRequest, str] = {
-    "drain": "finish its running jobs and claim no more",
-    "resume": "claim jobs again",
-    "shutdown": "finish its running jobs and stop",
-    "shutdown-now": "release its running jobs and stop",
-}
 
 
 class Worker:
@@ -146,9 +139,7 @@ class Worker:
         self._ending: asyncio.Task[Stopped] | None = None
         self._done: asyncio.Event | None = None
         self._stores = WorkerStores(sources, self._identity)
-        self._signalled = False
-        self._has_order = False  # the supervisor has ordered the stop
-        self._serving = False  # run() is waiting for the stop
+        self._orders = Orders(self)
 
     def __repr__(self) -> str:
         return f"<Worker {self.name} on {', '.join(queue.qname.queue for queue in self._queues)}>"
@@ -170,8 +161,8 @@ class Worker:
             if store_timeout is None
             else to_ms(store_timeout, "store_timeout", error=ConfigError) / 1000
         )
-        self._serving = True
-        with signals_caught(self._on_signal, last=self._ends_process):
+        self._orders.serving = True
+        with signals_caught(self._orders.signalled, last=self._ends_process):
             try:
                 with self._callbacks.reporting_errors():
                     await self._start(
@@ -254,6 +245,10 @@ class Worker:
             self.settings, concurrency=self._executors.startable(concurrency)
         )
 
+    def _set_draining(self, draining: bool) -> None:
+        self._draining = draining
+        self._hold()
+
     def _hold(self) -> None:
         for station in self._stations:
             station.hold(paused=self._paused, draining=self._draining)
@@ -267,7 +262,7 @@ class Worker:
             )
         self._done = asyncio.Event()
         self._release_now = asyncio.Event()
-        self._lifespan = Lifespan(self._lifespan_function, self, self._lifespan_broke)
+        self._lifespan = Lifespan(self._lifespan_function, self, self._orders.lifespan_broke)
         try:
             self._executors.check()
             state = await self._lifespan.start()
@@ -301,10 +296,10 @@ class Worker:
                 executors=self._executors,
                 settings=self.settings,
                 chance=chance,
-                on_request=self._requested,
-                failed=self._failed,
-                displaced=self._displaced,
-                interrupted=self._interrupted,
+                on_request=self._orders.requested,
+                failed=self._orders.failed,
+                displaced=self._orders.displaced,
+                interrupted=self._orders.interrupted,
                 on_settled=None if self._supervision is None else self._supervision.settled,
                 clock=self._queues[0].clock,
                 around_of=self._onions if self._has_middleware else None,
@@ -394,88 +389,9 @@ class Worker:
         """How long a released run may take to clean up."""
         return min(1.0, self.settings.grace_ms / 1000)
 
-    def _requested(self, request: WorkerRequest) -> None:
-        if (concurrency := asked_concurrency(request)) is not None:
-            self.concurrency = concurrency
-            log.info("worker %s was asked to run up to %d jobs at once", self.name, concurrency)
-            return
-        if request not in _REQUESTS:  # of a newer jq-ctl
-            log.warning("worker %s ignores the unknown request %s", self.name, shown(request))
-            return
-        log.info("worker %s was asked to %s", self.name, _REQUESTS[request])
-        if request in ("drain", "resume"):
-            self._draining = request == "drain"
-            self._hold()
-        else:
-            if self._supervision is not None:
-                self._supervision.shut_down()
-            self._stop_soon(drain=None if request == "shutdown" else 0)
-
     def _idle(self) -> None:
         if not any(station.runner.open for station in self._stations):
             self._callbacks.idle()
-
-    def _failed(self) -> None:
-        """Release running jobs and stop, because a loop of the worker has failed."""
-        self._stop_soon(drain=0)
-
-    def _lifespan_broke(self) -> None:
-        log.critical("worker %s stops: its lifespan ended by itself", self.name)
-        self._failed()
-
-    def _ordered(self, *, release: bool) -> None:
-        """Stop as the supervisor says. Repeating an order changes nothing.
-
-        A service manager may also send its SIGTERM to every process. The first signal is then not
-        the second one after the order, so it must not release the jobs.
-        """
-        self._has_order = True
-        self._stop_soon(drain=0 if release else None)
-
-    def _displaced(self) -> None:
-        """Stop, because another worker took this worker's name while it sent no heartbeats."""
-        if self._ending is None:
-            log.error(
-                "worker %s stops: another worker took its name while it sent no heartbeats",
-                self.name,
-            )
-            self._stop_soon(drain=None)
-
-    def _stop_soon(self, drain: Seconds | None) -> None:
-        task = asyncio.get_running_loop().create_task(self.stop(drain=drain))
-        self._stopping = task  # keep a reference, or the task might be garbage-collected
-
-    # ── signals ──
-
-    def _on_signal(self, number: signal.Signals) -> None:
-        # A second signal may come before the first one's stop has begun.
-        again = self._signalled or (self._ending is not None and not self._has_order)
-        self._signalled = True
-        if again:
-            log.info("worker %s: %s, releasing running jobs", self.name, number.name)
-        else:
-            log.info(
-                "worker %s: %s, finishing running jobs (up to %g s); "
-                "send it again to release them now",
-                self.name,
-                number.name,
-                self.settings.drain_ms / 1000,
-            )
-        self._stop_soon(drain=0 if again else None)
-
-    def _interrupted(self) -> None:
-        """Stop as on a signal, because a handler raised KeyboardInterrupt. Its job is released."""
-        for station in self._stations:
-            station.drain()  # at once, or the next exchange would claim the released job
-        if self._signalled or self._ending is not None:
-            return
-        self._on_signal(signal.SIGINT)
-        if not self._serving:  # the program runs its own code beside the worker: interrupt that too
-            self._stopping.add_done_callback(_interrupt)
-
-
-def _interrupt(_: asyncio.Task[Stopped]) -> None:
-    raise KeyboardInterrupt
 
 
 def _checked_concurrency(value: object) -> int:

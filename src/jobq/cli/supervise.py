@@ -190,7 +190,9 @@ class Link:
     def _obey(self, order: Order) -> None:
         release = order is Order.RELEASE
         try:
-            self._loop.call_soon_threadsafe(lambda: self._worker._ordered(release=release))
+            self._loop.call_soon_threadsafe(
+                lambda: self._worker._orders.supervised(release=release)
+            )
         except RuntimeError:
             pass  # the loop is closed: the worker has stopped
 
