@@ -5,9 +5,10 @@
     python -m bench.growth --only keys,week --store sqlite
 
 A store is filled for each size, the same calls are made on all of them in turns, and the fastest
-of each are compared. The tables show each measure at each size, and the ratio of the last to the
-first. Exit code 1 if a bound is exceeded. The figures are added to out/growth/growth.json, and
-`python -m bench.growth.page` writes docs/growth.md and its plots from them.
+of each are compared. Times are processor time of the client and the server. The tables show each
+measure at each size, and the ratio of the last to the first. Exit code 1 if a bound is exceeded.
+The figures are added to out/growth/growth.json, and `python -m bench.growth.page` writes
+docs/growth.md and its plots from them.
 """
 
 from __future__ import annotations

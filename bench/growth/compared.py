@@ -6,6 +6,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from pathlib import Path
 
 import apsw
 
@@ -35,28 +36,75 @@ Say = Callable[[str], None]
 
 
 class Timer:
-    """Milliseconds per call, by what was called."""
+    """Milliseconds of processor time per call, by what was called: of this process, all its
+    threads, and the server.
 
-    def __init__(self) -> None:
+    Elapsed time says little on a machine that does other things: a call of 20 ms is interrupted
+    more often than one of 0.2 ms, so it seems to grow.
+    """
+
+    def __init__(self, where: Place) -> None:
         self._took: dict[str, list[float]] = {}
+        self._meter = Meter(where)
         self.counts = True
 
     @contextmanager
     def __call__(self, what: str, *, per: int = 1) -> Iterator[None]:
         """Time a block. `per`: the time counts for one of so many."""
-        began = time.perf_counter()
+        server, own = self._meter.read(), time.process_time()
         yield
+        own = time.process_time() - own
         if self.counts:
-            self.add(what, (time.perf_counter() - began) * 1000 / max(1, per))
+            spent = own + self._meter.since(server)
+            self.add(what, spent * 1000 / max(1, per))
 
     def add(self, what: str, value: float) -> None:
         """Add a value that was not timed here."""
         self._took.setdefault(what, []).append(value)
 
     def best(self) -> dict[str, float]:
-        """The lowest of the values. Whatever else the machine does only makes calls slower, and
-        long calls more than short ones, so medians grow with the load and not only with sizes."""
+        """The lowest of the values: whatever else the machine does only makes calls slower."""
         return {what: min(took) for what, took in self._took.items()}
+
+
+class Meter:
+    """The processor time of a store's server, on Linux. Elsewhere it counts as none."""
+
+    def __init__(self, where: Place) -> None:
+        self._where = where
+        self._valkey: int | None = None
+        if isinstance(where, Valkey):
+            told = ask(where.port, "INFO server")
+            self._valkey = int(told.split("process_id:")[1].split()[0])
+
+    def read(self) -> dict[int, float]:
+        """Seconds by process."""
+        return {pid: seconds for pid in self._pids() if (seconds := _cpu_s(pid)) is not None}
+
+    def since(self, before: dict[int, float]) -> float:
+        """Seconds since an earlier reading. A process that has ended meanwhile is left out."""
+        return sum(seconds - before.get(pid, 0.0) for pid, seconds in self.read().items())
+
+    def _pids(self) -> list[int]:
+        if self._valkey is not None:
+            return [self._valkey]
+        if isinstance(self._where, Postgres):  # a process per connection
+            parent = self._where.server.pid
+            try:
+                return list(
+                    map(int, Path(f"/proc/{parent}/task/{parent}/children").read_text().split())
+                )
+            except OSError:
+                return []
+        return []
+
+
+def _cpu_s(pid: int) -> float | None:
+    """The seconds that a process has spent on a processor, to the nanosecond."""
+    try:
+        return int(Path(f"/proc/{pid}/schedstat").read_text().split()[0]) / 1e9
+    except (OSError, ValueError, IndexError):
+        return None
 
 
 @asynccontextmanager
@@ -118,10 +166,11 @@ class Compared(Dimension):
 
     async def measure(self, kind: str, sizes: Sequence[int], rounds: int, say: Say) -> list[Figure]:
         async with AsyncExitStack() as stack:
-            timers = {size: Timer() for size in sizes}
+            timers: dict[int, Timer] = {}
             stores: dict[int, tuple[Place, Store]] = {}
             for size in sizes:
                 where, store = stores[size] = await stack.enter_async_context(opened(kind))
+                timers[size] = Timer(where)
                 before, began = where.bytes_used() or 0, time.monotonic()
                 await self.fill(store, size, timers[size])
                 where.filled()

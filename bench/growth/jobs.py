@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import time
 from collections.abc import Mapping
 from contextlib import nullcontext, suppress
 
@@ -129,9 +128,8 @@ class Keys(Compared):
 
     async def finish(self, where: Place, store: Store, size: int, timer: Timer) -> None:
         """Drain the queue: no key may leave anything behind."""
-        began = time.perf_counter()
-        done = await drained(store, MAIL, "drainer")
-        timer.add("drain, per job", (time.perf_counter() - began) * 1000 / max(1, done))
+        with timer("drain, per job", per=(await store.count(MAIL))[State.WAITING]):
+            await drained(store, MAIL, "drainer")
         await settled_down(store)
         timer.add("left of drained keys", remains(where, "keys"))
 
@@ -159,16 +157,16 @@ class Flows(Compared):
         after = tuple(Edge(JobKey(MAIL, id), data=False) for id in children)
         parent = JobSpec(queue=MAIL, id="parent", name="noop", payload=PAYLOAD, after=after)
         specs = [*(spec(MAIL, id) for id in children), parent]
-        began = time.perf_counter()
         chunks = [specs[n : n + self.chunk] for n in range(0, len(specs), self.chunk)]
-        for n, chunk in enumerate(chunks, 1):
-            with timer("last call of the submit") if n == len(chunks) else nullcontext():
-                await store.put(chunk, flow="flow", last=n == len(chunks))
-        timer.add("submit, per child", (time.perf_counter() - began) * 1000 / size)
-        await self._complete(store, size - 1, timer)
+        with timer("submit, per child", per=size):
+            for n, chunk in enumerate(chunks, 1):
+                with timer("last call of the submit") if n == len(chunks) else nullcontext():
+                    await store.put(chunk, flow="flow", last=n == len(chunks))
+        with timer("end of a child", per=size - 1):
+            await self._complete(store, size - 1)
 
-    async def _complete(self, store: Store, count: int, timer: Timer) -> None:
-        began, done, held = time.perf_counter(), 0, list[Complete]()
+    async def _complete(self, store: Store, count: int) -> None:
+        done, held = 0, list[Complete]()
         while done < count:
             taken = await store.settle(
                 held, worker="w", call=f"{done}", then=claim(MAIL, limit=min(500, count - done))
@@ -177,7 +175,6 @@ class Flows(Compared):
             done += len(held)
             assert held, "a child of the flow is missing"
         await store.settle(held, worker="w", call="all but one")
-        timer.add("end of a child", (time.perf_counter() - began) * 1000 / count)
 
     async def probe(self, store: Store, size: int, timer: Timer, turn: int) -> None:
         if turn:

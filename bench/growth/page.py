@@ -25,9 +25,10 @@ HEAD = """# What grows, and what does not
 <!-- Written by `python -m bench.growth.page` after `make bench-growth`. -->
 
 `make bench-growth` fills stores of several sizes, makes the same calls on all of them in turns, and
-compares the fastest of each: other load on the machine only makes calls slower. Each measure has a
-bound, and the program exits with 1 if one is exceeded. `make bench-growth ARGS='--quick'` takes a
-few minutes, and `--only` and `--store` choose a part.
+compares the fastest of each. Times are processor time of the client and the server, because elapsed
+time depends on what else the machine does. Each measure has a bound, and the program exits with 1
+if one is exceeded. `make bench-growth ARGS='--quick'` takes a few minutes, and `--only` and
+`--store` choose a part.
 
 A ratio of ×1 means that a call takes as long in the large store as in the small one. A bound of ×2
 leaves room for noise and for deeper indexes; a backlog that is a thousand times as long would show
