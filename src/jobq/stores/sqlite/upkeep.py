@@ -27,7 +27,7 @@ def tick(tx: SqliteTx, limit: int) -> int:
     memory = tx.memory
     left = memory.unvisited or _number_of_queues(tx)
     steps = looked = 0
-    visited = []
+    visited: list[QueueRow] = []
     for queue, due in _next_queues(tx, min(left, QUEUES)):
         if steps >= limit or len(visited) >= VISITS:
             break
