@@ -158,6 +158,11 @@ class Drill:
         except FileNotFoundError:  # not written yet, or being replaced
             return 0
 
+    def staging(self) -> set[str]:
+        """The sessions of pipelines in the middle of a batch: they have written files of it."""
+        folders = Path(self.lake, "_staging").glob("*/batch/table=events")
+        return {folder.parts[-3] for folder in folders}
+
     def close(self) -> None:
         for process in self._running:
             if process.poll() is None:
