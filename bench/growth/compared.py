@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import time
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
@@ -51,9 +52,13 @@ class Timer:
     @contextmanager
     def __call__(self, what: str, *, per: int = 1) -> Iterator[None]:
         """Time a block. `per`: the time counts for one of so many."""
-        server, own = self._meter.read(), time.process_time()
-        yield
-        own = time.process_time() - own
+        gc.disable()  # it would count what earlier calls have left
+        try:
+            server, own = self._meter.read(), time.process_time()
+            yield
+            own = time.process_time() - own
+        finally:
+            gc.enable()
         if self.counts:
             spent = own + self._meter.since(server)
             self.add(what, spent * 1000 / max(1, per))

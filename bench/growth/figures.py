@@ -31,7 +31,9 @@ class Bound(msgspec.Struct, frozen=True):
     def __str__(self) -> str:
         if self.kind == "none":
             return "–"
-        return f"≤ {self.value:,.10g}" if self.kind == "most" else f"≤ ×{self.value:g}"
+        if self.kind == "most":
+            return f"≤ {self.value:,.10g}"
+        return f"≤ ×{self.value:g}" + (f" or +{self.floor:g}" if self.floor else "")
 
 
 def flat(times: float = 2.0, floor: float = 0.0) -> Bound:

@@ -41,6 +41,7 @@ class Queues(Compared):
         "upkeep of all queues, per queue": flat(2.0, floor=0.2),
         # It names MAX_QUEUES of them, and reads the list of all.
         "metrics of jq-server": flat(5.0 * MAX_QUEUES / 500, floor=50),
+        "look for due schedules": flat(2.0, floor=5),  # asking each takes 0.1 ms
         # Valkey compares the names of all queues, some 0.3 µs each.
         "list of one tenant's queues": flat(2.0, floor=5),
     }
@@ -101,6 +102,7 @@ class Schedules(Compared):
     sizes, quick = (1_000, 10_000, 100_000), (1_000, 5_000)
     x_label = "schedules"
     rounds = 20
+    bounds: Mapping[str, Bound] = {"tick": flat(2.0, floor=5)}
     due = 10
 
     async def fill(self, store: Store, size: int, timer: Timer) -> None:

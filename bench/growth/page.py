@@ -30,16 +30,18 @@ time depends on what else the machine does. Each measure has a bound, and the pr
 if one is exceeded. `make bench-growth ARGS='--quick'` takes a few minutes, and `--only` and
 `--store` choose a part.
 
-A ratio of ×1 means that a call takes as long in the large store as in the small one. A bound of ×2
-leaves room for noise and for deeper indexes; a backlog that is a thousand times as long would show
-as ×1000. "Per job" and "per queue" mean that a call has to look at all of them, and that each costs
-the same at every size."""
+A ratio of ×1 means that a call takes as long in the large store as in the small one. A bound of
+"×2 or +1" allows twice the time or 1 ms more: that leaves room for noise and for deeper indexes,
+while a call that reads a backlog a thousand times as long would show as ×1000. "Per job" and "per
+queue" mean that a call has to look at all of them, and that each costs the same at every size."""
 
 ABOUT = {
-    "waiting": """A claim, a put and a page of a listing take as long with ten million waiting jobs
-as with ten thousand. A reader of events is registered on the queue and reads nothing. The log keeps
-what the reader has not read, up to a hard cap of 5,000,000 events (2,000,000 on Valkey). Then the
-oldest events are dropped and the reader finds a gap. Nobody else is slowed down.""",
+    "waiting": """A claim, a put and a page of a listing take as long in a long queue as in a
+short one. `make bench-growth` goes up to ten million jobs; the sizes below are what the stored run
+had. `python -m bench.backlog_postgres` compares claims at ten million on PostgreSQL. A reader of
+events is registered on the queue and reads nothing. The log keeps what the reader has not read, up
+to a hard cap of 5,000,000 events (2,000,000 on Valkey). Then the oldest events are dropped and the
+reader finds a gap. Nobody else is slowed down.""",
     "queues": """Ten queues per tenant: 10,000 queues belong to 1,000 tenants. A worker pays for the
 queues it works on, not for those that exist. Upkeep visits all queues, a bounded number per call.
 The metrics of jq-server name up to 1,000 queues.""",
@@ -63,7 +65,11 @@ with retries, snoozes, failures, dead letters, flows, unique locks, schedules an
 locks and names of workers are new every hour, and jobs are kept for a day. The bound compares the
 highest value of the last quarter with the quarter before. File, rows, log and memory stop
 growing when the retention (a day) and the length of the log (200,000 events per queue) are
-reached.""",
+reached.
+
+One thing grows for as long as nobody looks at it: a dead-letter queue. Copies of failed jobs wait
+there until a worker runs them or somebody removes them, and no retention applies to waiting jobs.
+In the simulation, an operator empties it every twelve hours.""",
 }
 
 

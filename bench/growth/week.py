@@ -155,6 +155,9 @@ class Life:
             await self._work(worker)
             await settled_down(self._store)
             await self._read_events()
+        if hour % 12 == 0:  # copies of failed jobs wait in the dead-letter queue until then
+            while await self._store.purge_pending(DEAD):
+                pass
 
     async def _produce(self, hour: int, name: str) -> None:
         plain, keyed = [], []
