@@ -29,6 +29,8 @@ class LeaseTable:
     tokens: set[tuple[JobKey, str]] = field(default_factory=set)
     attempts: dict[tuple[JobKey, int], int] = field(default_factory=dict)
     last: dict[tuple[str, int], tuple[str, Settled]] = field(default_factory=dict)
+    # By worker and call: all that it was granted. A late call is executed more than once.
+    granted: dict[tuple[str, str], set[tuple[str, str, int]]] = field(default_factory=dict)
     free: frozenset[str] = frozenset()
     timed: bool = True
 
@@ -71,6 +73,7 @@ def _settle(table: LeaseTable, each: Exchanged) -> Iterator[str]:
         yield f"{len(reply.leases)} leases for {claim}"
     for lease in reply.leases:
         yield from _granted(table, lease)
+        table.granted.setdefault((worker, call), set()).add((lease.id, lease.token, lease.attempt))
     if each.args[0] or reply.leases:
         table.last[caller] = (call, reply)
 
@@ -79,7 +82,7 @@ def _repeated(table: LeaseTable, each: Exchanged, first: Settled) -> Iterator[st
     call, again = each.kwargs["call"], each.result
     if again.stale != first.stale:
         yield f"the repeated call {call} reports {again.stale} as stale, not {first.stale}"
-    before = {(lease.id, lease.token, lease.attempt) for lease in first.leases}
+    before = table.granted.get((each.kwargs["worker"], call), set())
     for lease in again.leases:
         if (lease.id, lease.token, lease.attempt) not in before:
             yield f"the repeated call {call} has the new lease {lease.id}/{lease.attempt}"

@@ -27,6 +27,8 @@ GIVE_UP_S = 40.0
 
 _REPEATED = frozenset({"settle", "put", "note"})
 """Calls that the network delivers twice: a repetition of others is not interesting."""
+_REPEATS_S = (0.0, 0.7, 1.9, 4.1)
+"""Seconds after which such a call arrives again and again."""
 _LATENCIES = (0.0, 0.0, 0.0, 0.0005, 0.002, 0.01)
 """Seconds that a message takes."""
 
@@ -129,7 +131,8 @@ class Handle:
             there += fault.seconds
         self._world.later(there, message.arrive)
         if fault is not None and fault.effect == "repeat":
-            self._world.later(there + fault.seconds, message.repeated().arrive)
+            for pause in _REPEATS_S:
+                self._world.later(there + fault.seconds + pause, message.repeated().arrive)
         giving_up = self._home.call_later(GIVE_UP_S, message.give_up)
         try:
             return await message.reply

@@ -7,6 +7,7 @@ import sys
 
 import pytest
 
+from tests.simulation.mutants import MUTANTS, Mutant, applied
 from tests.simulation.scenario import draw
 from tests.simulation.seeds import run_seed, timeline
 
@@ -20,6 +21,12 @@ def test_every_seed_keeps_the_promises_and_runs_the_same_twice(first: int) -> No
         problems = run_seed(seed).problems
         if problems:
             pytest.fail(f"{problems[0]}\n\n{timeline(draw(seed))}")
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
+def test_every_mutant_still_fits_the_code(mutant: Mutant) -> None:
+    with applied(mutant):
+        pass
 
 
 def test_the_command_runs_seeds_in_processes_of_their_own() -> None:
