@@ -40,7 +40,7 @@ PARTITIONS = 2
 """For each primary, if there is one queue."""
 ROUND_TRIP_S = 0.0003
 """Between two machines of a data centre, with the client's own work."""
-FIRST_LOOK = 8
+FIRST_LOOK, RETRY_S = 8, 0.5
 """As in stores/valkey/settling.py."""
 POLL_S, BEAT_S, LEAD_S = 5.0, 5.0, 7.5
 """Of an idle worker in a small fleet (engine/settings.py)."""
@@ -83,6 +83,10 @@ class Primary:
         self.free_at = self.used_us = 0.0
         self.lost_until = 0.0
         self.calls = 0
+
+    def lost(self, now: float) -> bool:
+        """Whether connections are refused."""
+        return now < self.lost_until
 
     def serve(self, now: float, us: float) -> float:
         """Take a call of this length. Returns when its caller has the reply."""
@@ -176,7 +180,9 @@ class Worker:
             self.naps += 1
             self.resting = True
             if asleep:
-                clock.at(clock.now + self.poll_s, lambda nap=self.naps: self._poll(nap))  # type: ignore[misc]
+                lost = any(primary.lost(clock.now) for primary in self.queue.at)
+                poll_s = RETRY_S if lost and self.queue.partitioned else self.poll_s
+                clock.at(clock.now + poll_s, lambda nap=self.naps: self._poll(nap))  # type: ignore[misc]
             yield math.inf
 
     def _exchange(self) -> Generator[float | tuple[int, bool], None, None]:
@@ -207,7 +213,7 @@ class Worker:
             ready: list[int] = []
             if some and self.free:
                 yield self._look(some)
-                ready = [place for place in some if queue.waiting[place]]
+                ready = [place for place in some if self._has_work(place)]
             for place in some:
                 if ended[place] or (place in ready and self.free):
                     us = self.call_us + self.job_us * ended[place]
@@ -217,7 +223,7 @@ class Worker:
             yield queue.home.serve(world.clock.now, self.note_us)
             self._register(True)
             yield self._look(order)
-            for place in [place for place in order if queue.waiting[place]]:
+            for place in [place for place in order if self._has_work(place)]:
                 yield queue.at[place].serve(world.clock.now, self.call_us)
                 claimed += self._claim(place)
             yield claimed, claimed == 0
@@ -227,14 +233,22 @@ class Worker:
             self._register(False)
         yield claimed, False
 
+    def _has_work(self, place: int) -> bool:
+        lost = self.queue.at[place].lost(self.world.clock.now)
+        return bool(self.queue.waiting[place]) and not lost
+
     def _look(self, places: list[int]) -> float:
-        """Read the counters of partitions, all at once. Each primary gets its part."""
+        """Read the counters of partitions, all at once. Each primary gets its part.
+
+        A primary that is lost is left out."""
         by_primary: dict[int, int] = {}
         for place in places:
             at = id(self.queue.at[place])
             by_primary[at] = by_primary.get(at, 0) + 1
         self.world.looks += len(places)
-        costs, now, last = self.world.costs.partitions, self.world.clock.now, 0.0
+        costs, now = self.world.costs.partitions, self.world.clock.now
+        last = now + ROUND_TRIP_S
+        places = [place for place in places if not self.queue.at[place].lost(now)]
         for primary in {
             id(self.queue.at[place]): self.queue.at[place] for place in places
         }.values():

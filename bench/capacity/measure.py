@@ -13,7 +13,7 @@ from bench.capacity.meters import Sample, resident
 from bench.capacity.places import Target, connections
 from bench.capacity.program import Process, Settings, started
 from jobq.capacity.constants import PartitionCosts, ProcessCosts, ServerCosts, StoreCosts
-from jobq.capacity.use import LOOKS
+from jobq.capacity.use import LOOKS, SPARSE_CALLS
 from jobq.core.defaults import LOG_EVENTS
 
 PAYLOAD, BIG, RESULT = 100, 4_096, 2
@@ -95,28 +95,46 @@ def _runs(found: Sample, before: dict[str, Any], after: dict[str, Any], n: int) 
     return Runs(found.per(n), used, (after["exchanges"] - before["exchanges"]) / n)
 
 
-def sparse(target: Target, put: Put | None, n: int, partitions: int = 1) -> Runs:
-    """Jobs that come one by one to a worker that has nothing else to do, without their puts."""
-    name = f"sparse-{partitions}"
-    settings = Settings(url=target.url, queue=name, partitions=partitions)
+class Sparse(NamedTuple):
+    """Costs of a sparse job without its put, in µs and bytes."""
+
+    us: float
+    bytes: float
+    worker_us: float
+    log: float  # with its put
+
+
+def sparse(target: Target, put: Put, many: Runs, n: int, partitions: int = 1) -> Sparse:
+    """Jobs that come one by one to a worker that has nothing else to do.
+
+    On a busy machine the worker may be late, and then makes fewer calls per job. So the costs are
+    those of the calls that were made, for as many calls as a sparse job needs.
+    """
+    settings = Settings(url=target.url, queue=f"sparse-{partitions}", partitions=partitions)
     with (
         started(msgspec.structs.replace(settings, workers=1, concurrency=10)) as worker,
         started(settings) as producer,
     ):
-        worker.ask("until", n=1)
+        producer.ask("put", n=4 * partitions)  # every partition has counters then
+        worker.ask("until", n=1 + 4 * partitions)
         before, sample = worker.ask("report"), target.meter()
         producer.ask("pace", rate=RATE, n=n)
-        after = worker.ask("until", n=n + 1)
+        after = worker.ask("until", n=n + 1 + 4 * partitions)
         runs = _runs(target.meter().since(sample), before, after, n)
-    if put is None:
-        return runs
-    less = Sample(
-        runs.server.cpu_us - put.call.cpu_us - put.job.cpu_us,
-        runs.server.bytes - put.call.bytes - put.job.bytes - 2 * (PAYLOAD + FRAME) - RESULT,
-        runs.server.stored,
+    calls = min(1.0, runs.exchanges / SPARSE_CALLS)
+    us = runs.server.cpu_us - put.call.cpu_us - put.job.cpu_us
+    size = runs.server.bytes - put.call.bytes - put.job.bytes - 2 * (PAYLOAD + FRAME) - RESULT
+    dense_bytes = many.server.bytes - PAYLOAD - FRAME - RESULT
+
+    def alone(found: float, dense: float) -> float:
+        return dense + (found - dense) / calls
+
+    return Sparse(
+        alone(us, many.server.cpu_us),
+        alone(size, dense_bytes),
+        alone(runs.worker_us, many.worker_us),
         runs.server.log,
     )
-    return runs._replace(server=less)
 
 
 def cycle(target: Target, put: Put, sizes: Sizes) -> float:
@@ -165,8 +183,8 @@ def store(target: Target, sizes: Sizes) -> tuple[StoreCosts, ProcessCosts, dict[
         many = dense(target, producer, "load", n)
         with started(Settings(url=target.url, queue="big")) as other:
             large = dense(target, other, "big", sizes.big + 1, result=BIG)
-        few = sparse(target, put, sizes.sparse)
-        warm = cycle(target, put, sizes)
+        few = sparse(target, put, many, sizes.sparse)
+        warm = min(few.us, cycle(target, put, sizes))
         full = target.meter()
         relayed: dict[str, Any] = {}
         reading = cost(target, lambda: relayed.update(producer.ask("relay")))
@@ -185,8 +203,8 @@ def store(target: Target, sizes: Sizes) -> tuple[StoreCosts, ProcessCosts, dict[
         put_call_bytes=put.call.bytes,
         put_job_bytes=put.job.bytes,
         sparse_us=warm,
-        cold_us=max(0.0, few.server.cpu_us - warm),
-        sparse_bytes=few.server.bytes,
+        cold_us=max(0.0, few.us - warm),
+        sparse_bytes=few.bytes,
         dense_us=many.server.cpu_us,
         dense_bytes=many.server.bytes - PAYLOAD - FRAME - RESULT,
         run_kb_us=max(0.0, (large.server.cpu_us - many.server.cpu_us) / size),
@@ -203,9 +221,7 @@ def store(target: Target, sizes: Sizes) -> tuple[StoreCosts, ProcessCosts, dict[
         event_bytes=event_bytes,
         connections=links,
         connection_bytes=memory,
-        log_bytes=put.job.log + many.server.log - 2 * (PAYLOAD + FRAME) - RESULT
-        if put.job.log
-        else 0.0,
+        log_bytes=few.log - 2 * (PAYLOAD + FRAME) - RESULT if few.log else 0.0,
         **calls,
     )
     worker = ProcessCosts(
@@ -233,30 +249,30 @@ def _connections(target: Target) -> tuple[float, float]:
     return float(links), used
 
 
-def partitions(sizes: Sizes, costs: StoreCosts) -> PartitionCosts:
+def partitions(sizes: Sizes) -> PartitionCosts:
     """A partitioned queue on one Valkey, compared with a plain one."""
     few, many = 4, 32
-    with places.valkey() as target:
-        plain = sparse(target, None, sizes.sparse)
-        small = sparse(target, None, sizes.sparse, partitions=few)
-        large = sparse(target, None, sizes.sparse, partitions=many)
-        with started(Settings(url=target.url, queue="looks")) as producer:
-            one, wide = (_look(target, producer, sizes.single, width) for width in (1, 17))
-    each = (large.server.bytes - small.server.bytes) / (many - few)
-    look = (wide - one) / 16
-    looks = LOOKS * (one + (few - 1) * look)
+    with places.valkey() as target, started(Settings(url=target.url)) as producer:
+        put = puts(target, producer, sizes)
+        full = dense(target, producer, "load", sizes.single + sizes.batched + 1)
+        plain, small, large = (
+            sparse(target, put, full, sizes.sparse, parts) for parts in (1, few, many)
+        )
+        one, wide = (_look(target, producer, sizes.single, width) for width in (1, 17))
+    look = max(0.0, wide - one) / 16
+    look_bytes = (large.bytes - small.bytes) / (many - few) / LOOKS
     with places.valkey() as target:
         settings = Settings(url=target.url, queue="parted", partitions=16)
         with started(settings) as producer:
             producer.ask("put", n=10_000, batch=1_000)
             spread = dense(target, producer, "parted", 10_001, partitions=16)
     return PartitionCosts(
-        job_us=max(0.0, small.server.cpu_us - plain.server.cpu_us - looks),
-        job_bytes=small.server.bytes - plain.server.bytes - few * each,
+        job_us=max(0.0, small.us - plain.us - LOOKS * (one + (few - 1) * look)),
+        job_bytes=max(0.0, small.bytes - plain.bytes - LOOKS * few * look_bytes),
         look_call_us=one - look,
         look_us=look,
-        look_bytes=each / LOOKS,
-        dense_us=max(0.0, spread.server.cpu_us - costs.dense_us),
+        look_bytes=look_bytes,
+        dense_us=max(0.0, spread.server.cpu_us - full.server.cpu_us),
     )
 
 
@@ -276,8 +292,8 @@ def server(sizes: Sizes) -> ServerCosts:
             many = dense(target, producer, "load", sizes.single + sizes.batched + 1)
             with started(Settings(url=target.url, queue="big")) as other:
                 large = dense(target, other, "big", sizes.big + 1, result=BIG)
-            few = sparse(target, put, sizes.sparse)
-            warm = cycle(target, put, sizes)
+            few = sparse(target, put, many, sizes.sparse)
+            warm = min(few.us, cycle(target, put, sizes))
         with started(Settings(url=target.url, queue="idle", workers=IDLE_WORKERS)):
             before = resident(target.pid)
         size = (BIG - PAYLOAD + BIG - RESULT) / 1024
@@ -286,11 +302,11 @@ def server(sizes: Sizes) -> ServerCosts:
         put_call_us=put.call.cpu_us,
         put_job_us=put.job.cpu_us,
         sparse_us=warm,
-        cold_us=max(0.0, few.server.cpu_us - warm),
+        cold_us=max(0.0, few.us - warm),
         dense_us=many.server.cpu_us,
         kb_us=max(0.0, (put.kb_us + 2 * run_kb) / 3),
         put_bytes=put.call.bytes + put.job.bytes,
-        sparse_bytes=few.server.bytes,
+        sparse_bytes=few.bytes,
         dense_bytes=many.server.bytes - PAYLOAD - FRAME - RESULT,
         exchange_ms=took,
         idle_us=quiet.cpu_us,

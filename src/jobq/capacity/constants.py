@@ -55,7 +55,7 @@ class StoreCosts(msgspec.Struct, frozen=True, kw_only=True):
     event_bytes: float  # the same of an event in the log
     connections: float  # of one worker process to one server
     connection_bytes: float  # memory of the server per connection
-    log_bytes: float = 0.0  # write-ahead log per job (PostgreSQL), besides payload and result
+    log_bytes: float = 0.0  # write-ahead log per sparse job (PostgreSQL), besides its data
 
 
 class PartitionCosts(msgspec.Struct, frozen=True, kw_only=True):

@@ -51,11 +51,12 @@ class Use(msgspec.Struct, frozen=True, kw_only=True):
         return sum(self.store_us.values())
 
 
-def use(load: Load, fleet: Fleet, measured: Measured) -> Use:
-    """What the load costs the parts of this fleet."""
+def use(load: Load, fleet: Fleet, measured: Measured, *, calls: float | None = None) -> Use:
+    """What the load costs the parts of this fleet. `calls` is Use.calls, if it is known."""
     costs = measured.store(load.store)
     together = expected_batch(load.enqueue_batch, fleet.partitions)
-    calls = exchanges(load, fleet.workers, together, _exchange_ms(load, measured))
+    if calls is None:
+        calls = exchanges(load, fleet.workers, together, _exchange_ms(load, measured))
     handles = fleet.servers if load.server else fleet.workers + load.idle_workers
     split = measured.partitions if fleet.partitions > 1 else None
     parts = _store_us(load, fleet, costs, split, calls)
