@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import shlex
 
-JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+# With one compiler only, the JVM reserves 48 MB for compiled code instead of 240 MB. A session of
+# some minutes fills that: the JVM then stops compiling, or dies.
+JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:ReservedCodeCacheSize=240m"
 QUICK = {
     # Do not compile plans: interpreting them is faster for a few rows.
     "spark.sql.codegen.wholeStage": "false",
