@@ -13,14 +13,18 @@ from pyspark.sql import SparkSession
 from rich.console import Console
 
 from jobq import Queue
+from jobq.core.marks import Mark, encode
+from jobq.core.records import QueueName
 from jobq.errors import ConfigError
 from jobq.pipeline import synthetic
 from jobq.pipeline.audit import audit
 from jobq.pipeline.cli.audit import audit_table, remarks
 from jobq.pipeline.lake import Lake
 from jobq.pipeline.proof import LogProof, QueueTotals
+from jobq.pipeline.tables import EVENTS
 from jobq.pipeline.verdict import Audit, QueueAudit
 from tests.pipeline.conftest import History, take_in
+from tests.pipeline.stories import in_store
 
 Lines = list[dict[str, Any]]
 
@@ -117,6 +121,56 @@ def test_jobs_older_than_retention_need_no_first_event(lake: Lake, history: Hist
     assert (queue.verdict, queue.totals.carried, queue.totals.completed) == ("proved", 1, 1)
 
 
+DAY = 86_400  # seconds
+
+
+def mark(queue: str, number: int, *, at: float) -> dict[str, Any]:
+    """A mark in the only partition, with the time of the event that it follows."""
+    at_ms = History.START + int(at * 1000)
+    of = QueueName("acme", queue)
+    return dict(json.loads(encode(Mark(queue=of, log="log", shard=0, number=number, at_ms=at_ms))))
+
+
+def test_what_retention_removed_is_named_and_what_it_kept_is_missed(
+    lake: Lake, history: History
+) -> None:
+    from datetime import date
+
+    from jobq.pipeline.jobs.upkeep import retain
+
+    history.life("a", queue="idle").life("a", queue="unread")
+    # Just after midnight, an event with a later time may have a lower number.
+    for at in (2 * DAY + 10, 2 * DAY - 1, 2 * DAY + 7_200):
+        history.event("accepted", f"at {at}", "waiting", queue="midnight", at=at)
+    marks = [mark(queue, 3, at=3) for queue in ("idle", "unread")]
+    take_in(lake, [*history.lines, *marks, mark("midnight", 3, at=2 * DAY + 7_200)], number=0)
+    known = len(history.lines)
+    assert audit(lake).verdict == "proved"
+    history.life("b", queue="unread", at=DAY).life("c", queue="unread", at=3 * DAY)
+    take_in(lake, [*history.lines[known:], mark("unread", 9, at=3 * DAY + 3)], number=1)
+    assert retain(lake, keep_days=2, today=date(2025, 11, 19))["events"] == 3
+
+    def told(*, full: bool) -> dict[str, tuple[str, list[str]]]:
+        found = audit(lake, full=full).queues
+        return {queue.queue: (queue.verdict, queue.exceptions) for queue in found}
+
+    gone = "except {}, removed by retention".format
+    assert told(full=False) == {
+        "idle": ("proved", []),
+        "midnight": ("proved", []),
+        "unread": ("proved", [gone("4–6")]),  # no audit has read them
+    }
+    assert told(full=True) == {
+        "idle": ("proved", [gone("1–3")]),
+        "midnight": ("proved", [gone("2")]),
+        "unread": ("proved", [gone("1–6")]),
+    }
+    # The days that retention has kept are still complete.
+    rows = lake.read(EVENTS).where("queue <> 'unread'").localCheckpoint()
+    lake.space.replace(EVENTS, rows, lake.space.parts(EVENTS))
+    assert told(full=True)["unread"][0] == "violated"
+
+
 def test_operations_on_a_queue_do_not_count_in_the_balance(lake: Lake, history: History) -> None:
     history.done("paused").life("a").done("limits", '{"limit":3}').event(
         "accepted", "b", "waiting", at=5
@@ -171,6 +225,16 @@ def test_the_counts_are_compared_with_the_store_once_the_lake_has_caught_up(
     take_in(lake, lines, number=2)
     queue = only(audit(lake, store=url))
     assert (queue.verdict, queue.reach) == ("proved", "up to 5, the store's end")
+
+    # What is unlike the store stays a violation until an audit of everything finds it right.
+    job = "WHERE qid = :queue AND id = (SELECT min(id) FROM jobs WHERE qid = :queue)"
+    in_store(tmp_path / "jobs.db", "mail", f"UPDATE jobs SET attempt = 9 {job}")
+    queue = only(audit(lake, store=url, full=True))
+    assert (queue.verdict, queue.compared, queue.contradicted) == ("violated", 5, 1)
+    in_store(tmp_path / "jobs.db", "mail", f"UPDATE jobs SET attempt = 0 {job}")
+    again = only(audit(lake))
+    assert (again.verdict, again.problems) == ("violated", queue.problems)
+    assert only(audit(lake, store=url, full=True)).verdict == "proved"
 
 
 def test_a_queue_without_events_in_the_lake_is_audited(

@@ -27,6 +27,8 @@ from jobq.pipeline.proof import (
     LogProof,
     QueueTotals,
     advanced,
+    checked,
+    kept_from,
 )
 
 KEY: dict[str, Any] = {"tenant": "acme", "queue": "mail", "log": "log", "shard": 0}
@@ -164,8 +166,44 @@ def test_retention_excuses_no_number_from_the_first_kept_one_on() -> None:
 
 def test_what_is_lost_later_is_not_excused_by_an_old_retention() -> None:
     log = advanced(EMPTY, Arrived(numbers=[(70, 90)], marks=marked(90), kept_from=80))
-    log = advanced(log, Arrived(numbers=[(95, 99)], marks=marked(99), kept_from=95))
+    log = advanced(log, Arrived(numbers=[(95, 99)], marks=marked(99)))
     assert log.lost == ((91, 94),)
+
+
+HOUR = 3_600_000
+
+
+@pytest.mark.parametrize(
+    ("settled", "highest", "known", "settled_ms", "first"),
+    [
+        (25, 40, None, None, 1),  # nothing was removed since the last audit
+        (25, 40, None, HOUR, 25),
+        (None, 0, None, HOUR, 1),
+        (None, 40, None, HOUR, 41),  # all events in the lake are old
+        (None, 0, {"proved": 50, "last": 50, "last_at_ms": HOUR - 1}, HOUR, 51),  # an idle queue
+        (None, 0, {"proved": 50, "last": 50, "last_at_ms": HOUR}, HOUR, 50),  # it was not idle
+        (None, 60, {"proved": 50, "last": 60, "last_at_ms": 0}, HOUR, 61),
+        (70, 80, {"proved": 50, "last": 55, "last_at_ms": HOUR}, HOUR, 55),
+        (70, 80, {"proved": 50, "last": 55, "last_at_ms": 5}, HOUR, 70),
+    ],
+)
+def test_retention_cannot_have_removed_what_is_younger_than_the_first_kept_day(
+    settled: int | None,
+    highest: int,
+    known: dict[str, int] | None,
+    settled_ms: int | None,
+    first: int,
+) -> None:
+    log = None if known is None else msgspec.structs.replace(EMPTY, **known)
+    assert kept_from(settled, highest, log, settled_ms) == first
+
+
+def test_a_proof_knows_the_time_of_its_last_event() -> None:
+    log = advanced(EMPTY, Arrived(numbers=[(1, 9)], last_at_ms=7))
+    assert log.last_at_ms == 7
+    log = advanced(log, Arrived(numbers=[(4, 4)], last_at_ms=3))
+    assert log.last_at_ms == 7
+    assert advanced(log, Arrived(numbers=[(10, 10)], last_at_ms=8)).last_at_ms == 8
 
 
 @pytest.mark.parametrize("holes", [MAX_RANGES - 1, MAX_RANGES, MAX_RANGES + 1, 3 * MAX_RANGES])
@@ -177,6 +215,28 @@ def test_the_ranges_that_a_proof_keeps_are_bounded_and_contain_every_lost_number
     kept = min(holes, MAX_RANGES)
     assert log.lost[:-1] == tuple((n, n + 1) for n in range(1, 3 * (kept - 1), 3))
     assert log.lost[-1] == (3 * kept - 2, 3 * holes - 1)
+
+
+def test_a_log_that_was_altered_stays_so_until_its_rows_are_restored() -> None:
+    proved = checked(LogProof(**KEY, proved=5), digest=0b1010, seen=0, known=None)
+    assert (proved.digest, proved.altered) == (0b1010, False)
+    # Audits of everything: one event has changed, and later another one arrives.
+    once = checked(LogProof(**KEY, proved=5), digest=0b1011, seen=0b1011, known=proved)
+    again = checked(LogProof(**KEY, proved=6), digest=0b1111, seen=0b1011, known=once)
+    assert (once.altered, again.altered) == (True, True)
+    restored = checked(LogProof(**KEY, proved=6), digest=0b1110, seen=0b1110, known=again)
+    assert (restored.digest, restored.altered) == (0b1110, False)
+    # An audit of what is new adds its events, and keeps the finding.
+    later = checked(again, digest=0b10000, seen=0, known=None)
+    assert (later.digest, later.altered) == (again.digest ^ 0b10000, True)
+
+
+@pytest.mark.parametrize("fields", [{"twice": 1}, {"refilled": 1}])
+def test_a_log_with_more_than_one_event_per_number_has_no_checksum_to_compare(
+    fields: dict[str, Any],
+) -> None:
+    known = LogProof(**KEY, proved=5, digest=7, **fields)
+    assert not checked(LogProof(**KEY), digest=8, seen=8, known=known).altered
 
 
 def test_tombstones_span_from_the_first_to_the_last() -> None:

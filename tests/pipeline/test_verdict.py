@@ -10,7 +10,7 @@ import pytest
 from jobq.core.marks import Mark
 from jobq.core.records import QueueName
 from jobq.pipeline.audit_store import Contradiction, StoreView
-from jobq.pipeline.proof import Gap, LogProof, QueueTotals
+from jobq.pipeline.proof import MAX_RANGES, Gap, LogProof, QueueTotals
 from jobq.pipeline.verdict import Audit, QueueAudit
 
 LOG = LogProof(tenant="acme", queue="mail", log="log", shard=0, proved=9, last=9, marks={1: {0: 9}})
@@ -63,6 +63,14 @@ PROBLEMS: dict[str, tuple[QueueAudit, list[str]]] = {
     "lost events in one of two shards": (
         queue(LOG, log(shard=1, lost=((2, 2),))),
         ["1 × lost: 2 in shard 1 of log log"],
+    ),
+    "more holes than the proof keeps": (
+        queue(log(lost=tuple((n, n) for n in range(1, 2 * MAX_RANGES, 2)))),
+        ["up to 1,000 × lost: 1, 3, 5 and 997 more ranges"],
+    ),
+    "as many holes as are kept, less one": (
+        queue(log(lost=tuple((n, n) for n in range(1, 2 * MAX_RANGES - 2, 2)))),
+        ["999 × lost: 1, 3, 5 and 996 more ranges"],
     ),
     "forks": (queue(log(twice=2)), ["2 × number of two events"]),
     "forks in one of two shards": (
@@ -121,6 +129,14 @@ PROBLEMS: dict[str, tuple[QueueAudit, list[str]]] = {
     "a contradiction": (
         queue(contradicted=21, contradictions=(contradiction(), contradiction("j2"))),
         ["21 × unlike the store: j1: renamed"],
+    ),
+    "a contradiction that an earlier audit found": (
+        queue(disputed=("1 × unlike the store: j1: renamed",)),
+        ["1 × unlike the store: j1: renamed"],
+    ),
+    "counts that differed before, and now by more": (
+        queue(store=store(waiting=3), disputed=("waiting: 1 in the lake, 2 in the store", "other")),
+        ["waiting: 1 in the lake, 3 in the store", "other"],
     ),
 }
 

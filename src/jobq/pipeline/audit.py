@@ -13,17 +13,24 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import msgspec
 from pyspark.sql import functions as F
 
-from jobq.pipeline.audit_store import Contradiction, StoreView, contradictions, records, view
+from jobq.pipeline.audit_store import (
+    Contradiction,
+    StoreView,
+    Tip,
+    contradictions,
+    records,
+    view,
+)
 from jobq.pipeline.evidence import EXAMPLES, Evidence, gather
 from jobq.pipeline.lake import Lake
-from jobq.pipeline.proof import Proof, QueueTotals
+from jobq.pipeline.proof import Dispute, Proof, QueueTotals
 from jobq.pipeline.proof_files import ProofFiles
 from jobq.pipeline.tables import QUARANTINE
 from jobq.pipeline.transforms import conservation
@@ -33,6 +40,7 @@ Name = tuple[str, str]
 
 SAMPLE = 1_000
 """Jobs of a queue that an audit compares with the store, about, unless it reads everything."""
+MAX_DISPUTES = 20  # sentences about one queue that a proof keeps
 _CHUNK = 50_000  # jobs of the store that are looked up in the lake at once
 
 
@@ -52,6 +60,8 @@ def audit(
     evidence = gather(lake, files, old, known)
     try:
         found, stray = _audits(lake, evidence.proof)
+        if old is not None:
+            found = _disputed(found, old)
         if store and begun is not None:
             found = _compared(found, store, begun, evidence, since=old)
         done = Audit(
@@ -60,12 +70,17 @@ def audit(
             at_ms=int(at.timestamp() * 1000),
             events=sum(evidence.checked.values()),
             stray=stray,
-            previous=known.verdict if known is not None else None,
+            previous=_previous(lake),
         )
         if examples:
             _write_examples(lake, examples, evidence, done)
         proof = msgspec.structs.replace(
             evidence.proof,
+            disputes=tuple(
+                Dispute(tenant=queue.tenant, queue=queue.queue, problem=problem)
+                for queue in done.queues
+                for problem in queue.disputes[:MAX_DISPUTES]
+            ),
             verdict=done.verdict,
             at_ms=done.at_ms,
             # A day earlier, because clocks differ: it only says where to look for new batches.
@@ -76,8 +91,18 @@ def audit(
     finally:
         evidence.close()
     note = {"at_ms": int(time.time() * 1000), "verdict": done.verdict, "queues": len(done.queues)}
-    lake.files.write(f"{lake.root}/_jobq/audit.json", msgspec.json.encode(note).decode())
+    lake.files.write(_note(lake), msgspec.json.encode(note).decode())
     return done
+
+
+def _note(lake: Lake) -> str:
+    return f"{lake.root}/_jobq/audit.json"
+
+
+def _previous(lake: Lake) -> str | None:
+    """The verdict of the last audit. Not from its proof, which an erasure deletes."""
+    text = lake.files.read(_note(lake))
+    return None if text is None else str(msgspec.json.decode(text)["verdict"])
 
 
 def _audits(lake: Lake, proof: Proof) -> tuple[dict[Name, QueueAudit], int]:
@@ -95,6 +120,17 @@ def _audits(lake: Lake, proof: Proof) -> tuple[dict[Name, QueueAudit], int]:
         for name in {*totals, *named}
     }
     return found, sum(n for name, n in bad.items() if not all(name))
+
+
+def _disputed(found: Mapping[Name, QueueAudit], old: Proof) -> dict[Name, QueueAudit]:
+    """Add what earlier audits found unlike the store: the jobs in question are not read again."""
+    problems: dict[Name, list[str]] = {}
+    for dispute in old.disputes:
+        problems.setdefault((dispute.tenant, dispute.queue), []).append(dispute.problem)
+    return {
+        name: msgspec.structs.replace(queue, disputed=tuple(problems.get(name, ())))
+        for name, queue in found.items()
+    }
 
 
 def _compared(
@@ -133,8 +169,10 @@ async def _contradicted(
         if since is not None and n >= 6 * SAMPLE
     }
     counted: dict[Name, int] = {}
+    compared: dict[Name, int] = {}
     first: dict[Name, list[Contradiction]] = {}
-    async for one in _all_contradictions(store, evidence, quiet, every, since):
+    tips = _counting(evidence.tips(every=every), compared)
+    async for one in _all_contradictions(store, evidence, tips, quiet, since):
         name = (one.tenant, one.queue)
         counted[name] = counted.get(name, 0) + 1
         if len(first.setdefault(name, [])) < EXAMPLES:
@@ -146,21 +184,31 @@ async def _contradicted(
         name: queue
         if name in moved
         else msgspec.structs.replace(
-            queue, contradictions=tuple(first.get(name, ())), contradicted=counted.get(name, 0)
+            queue,
+            contradictions=tuple(first.get(name, ())),
+            contradicted=counted.get(name, 0),
+            compared=compared.get(name, 0),
         )
         for name, queue in audits.items()
     }
 
 
+def _counting(tips: Iterator[Tip], compared: dict[Name, int]) -> Iterator[Tip]:
+    """The tips, counted per queue in `compared`."""
+    for tip in tips:
+        compared[tip.tenant, tip.queue] = compared.get((tip.tenant, tip.queue), 0) + 1
+        yield tip
+
+
 async def _all_contradictions(
     store: str,
     evidence: Evidence,
+    tips: Iterator[Tip],
     quiet: dict[Name, bool],
-    every: dict[Name, int],
     since: Proof | None,
 ) -> AsyncIterator[Contradiction]:
     """Jobs of the lake that are different in the store, and jobs that only the store has."""
-    async for one in contradictions(store, evidence.tips(every=every), quiet):
+    async for one in contradictions(store, tips, quiet):
         yield one
     jobs = records(
         store,

@@ -6,6 +6,7 @@ nothing."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import msgspec
@@ -24,6 +25,8 @@ from jobq.pipeline.proof import (
     Proof,
     QueueTotals,
     advanced,
+    checked,
+    kept_from,
 )
 from jobq.pipeline.proof_files import ProofFiles
 from jobq.pipeline.tables import ERASED, EVENTS, MARKS, QUARANTINE
@@ -36,6 +39,7 @@ _LOGS = (
 _LATE_HOURS = 1
 """Hours after the first kept day in which numbers may be missing because of retention: events near
 midnight are not always numbered in the order of their times."""
+MAX_FORKS = 1_000  # numbers of more than one event that an audit shows
 MAX_QUARANTINED = 100_000  # records in quarantine whose numbers an audit looks at
 EXAMPLES = 20  # counterexamples per log
 
@@ -49,7 +53,7 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
     faulty: Any  # DataFrame of judged rows
     ahead: Any  # DataFrame of events that wait, or None
     repeated: Sequence[Row]  # numbers of more than one event
-    checked: dict[tuple[str, str], int]  # queue → jobs that were checked now
+    checked: dict[tuple[str, str], int]  # queue → events that were checked now
     ended: int  # jobs among them that have ended
     release: tuple[Any, ...]  # cached DataFrames
 
@@ -92,8 +96,11 @@ def gather(lake: Lake, files: ProofFiles, old: Proof | None, known: Proof | None
     if old is not None:
         rows = rows.persist()
     covered = {log.key: log for log in known.logs} if known is not None and old is None else {}
-    arrived, twice, unnumbered = _arrived(lake, files, proof, rows, upto, covered)
     before = {log.key: log for log in proof.logs}
+    horizon = lake.state.kept_since
+    if old is not None and old.horizon == horizon:
+        horizon = None  # retention has removed nothing since
+    arrived, twice, unnumbered = _arrived(lake, files, proof, rows, horizon, covered)
     after = {
         key: advanced(before.get(key) or _new(key), arrived.get(key) or Arrived())
         for key in sorted({*before, *arrived})
@@ -102,24 +109,32 @@ def gather(lake: Lake, files: ProofFiles, old: Proof | None, known: Proof | None
     judged = _judged(lake, files, proof, rows, logs, after)
     jobs = conservation.by_job(judged).persist()
     counted = {row.g: row for row in conservation.balance(jobs).collect()}
+    if known is None or known.first_horizon != lake.state.kept_since:
+        covered = {}  # retention has removed rows that it has checked
     after = {
-        key: _with_digest(log, counted.get(g), covered.get(key), lake, known)
+        key: checked(
+            log,
+            digest=(counted[g].digest or 0) if g in counted else 0,
+            seen=(counted[g].seen_digest or 0) if g in counted else 0,
+            known=covered.get(key),
+        )
         for g, (key, log) in enumerate(after.items())
     }
     totals = {(queue.tenant, queue.queue): queue for queue in proof.queues}
     for g, key in enumerate(after):
         one = _totals(key, counted.get(g), unnumbered.get(key, 0))
         totals[key[:2]] = totals[key[:2]] + one if key[:2] in totals else one
-    checked: dict[tuple[str, str], int] = {}
+    events: dict[tuple[str, str], int] = {}
     for g, key in enumerate(after):
-        checked[key[:2]] = checked.get(key[:2], 0) + (counted[g].events if g in counted else 0)
+        events[key[:2]] = events.get(key[:2], 0) + (counted[g].events if g in counted else 0)
     waits = any(log.ahead for log in after.values())
     done = msgspec.structs.replace(
         proof,
         arrival=upto,
         logs=tuple(after.values()),
         queues=tuple(totals[name] for name in sorted(totals)),
-        horizon=lake.state.horizon,
+        horizon=lake.state.kept_since,
+        first_horizon=lake.state.kept_since if old is None else old.first_horizon,
     )
     return Evidence(
         proof=done,
@@ -128,7 +143,7 @@ def gather(lake: Lake, files: ProofFiles, old: Proof | None, known: Proof | None
         faulty=judged,
         ahead=_beyond(rows, logs) if waits else None,
         repeated=twice,
-        checked=checked,
+        checked=events,
         ended=sum(row.ended for row in counted.values()),
         release=(jobs, rows) if old is not None else (jobs,),
     )
@@ -151,17 +166,28 @@ def _arrived(
     files: ProofFiles,
     proof: Proof,
     rows: DataFrame,
-    upto: int,
+    horizon: str | None,
     covered: dict[LogKey, LogProof],
 ) -> tuple[dict[LogKey, Arrived], list[Row], dict[LogKey, int]]:
-    """What has arrived of each log, numbers of more than one event, and events without numbers."""
+    """What has arrived of each log, numbers of more than one event, and events without numbers.
+
+    `horizon` is the first day that retention kept, if it has removed days since the last audit."""
+    upto, settled = lake.state.arrivals, _settled(horizon)
+    known = covered or {log.key: log for log in proof.logs}
     words = numbers.words(rows).persist()
     try:
         found, again = _numbers(lake, words)
     finally:
         words.unpersist()
-    twice = numbers.repeated(rows, _frame(lake, again)).limit(1_000).collect() if again else []
-    more = {_key(row): row for row in _facts(rows, lake.state.horizon).collect()}
+    twice: list[Row] = []
+    forks: dict[LogKey, int] = {}
+    if again:
+        repeated = numbers.repeated(rows, _frame(lake, again)).persist()
+        twice = repeated.limit(MAX_FORKS).collect()
+        counted = repeated.groupBy(*numbers.LOG).agg(F.count(F.lit(1)).alias("n")).collect()
+        forks = {_key(row): row.n for row in counted}
+        repeated.unpersist()
+    more = {_key(row): row for row in _facts(rows, settled).collect()}
     marks = files.arrived(MARKS, proof, upto)
     highest: dict[LogKey, dict[int, dict[int, int]]] = {}
     for row in numbers.highest_marks(marks).collect():
@@ -185,10 +211,16 @@ def _arrived(
             quarantined=bad.get(key, ()),
             marked=marked.get(key, ()),
             marks=highest.get(key, {}),
-            twice=sum(_key(row) == key for row in twice),
+            twice=forks.get(key, 0),
             proved=covered[key].proved if key in covered else 0,
             erased=((fact.erased_from, fact.erased_to),) if fact and fact.erased_to else (),
-            kept_from=(fact.kept_from or 1) if fact else 1,
+            kept_from=kept_from(
+                fact.kept_from if fact else None,
+                fact.highest if fact else 0,
+                known.get(key),
+                None if settled is None else int(settled.timestamp() * 1000),
+            ),
+            last_at_ms=(fact.last_at_ms or 0) if fact else 0,
         )
     return arrived, twice, {key: row.unnumbered for key, row in more.items()}
 
@@ -216,14 +248,20 @@ def _numbers(lake: Lake, words: DataFrame) -> tuple[dict[LogKey, list[ranges.Ran
     return {key: ranges.union(of) for key, of in found.items()}, sorted(again)
 
 
-def _facts(rows: DataFrame, horizon: str | None) -> DataFrame:
-    """Gaps, tombstones, events without numbers, and the first number that retention kept."""
+def _settled(horizon: str | None) -> datetime | None:
+    """The time from which on retention has removed nothing."""
+    if horizon is None:
+        return None
+    return datetime.fromisoformat(horizon).replace(tzinfo=UTC) + timedelta(hours=_LATE_HOURS)
+
+
+def _facts(rows: DataFrame, settled: datetime | None) -> DataFrame:
+    """Gaps, tombstones, events without numbers, the last event, and the first that is `settled`."""
     number, kind = F.coalesce("number", F.lit(0)), F.col("kind")
     gap = F.struct("number", F.unix_millis("at").alias("at_ms"), "reason")
     kept = F.lit(None).cast("bigint")
-    if horizon:
-        settled = F.lit(horizon).cast("timestamp") + F.expr(f"INTERVAL {_LATE_HOURS} HOURS")
-        kept = F.when(F.col("at") >= settled, number)
+    if settled is not None:
+        kept = F.when((F.col("at") >= F.lit(settled)) & (number > 0), number)
     return (
         rows.select(*numbers.log_columns(), "number", "kind", "at", "reason")
         .groupBy(*numbers.LOG)
@@ -232,6 +270,8 @@ def _facts(rows: DataFrame, horizon: str | None) -> DataFrame:
             F.min(F.when(kind == ERASED, number)).alias("erased_from"),
             F.max(F.when(kind == ERASED, number)).alias("erased_to"),
             F.min(kept).alias("kept_from"),
+            F.max(number).alias("highest"),
+            F.max_by(F.unix_millis("at"), number).alias("last_at_ms"),
             F.collect_list(F.when(kind == GAP, gap)).alias("gaps"),
         )
     )
@@ -289,7 +329,7 @@ def _judged(
         lines = lines.unionByName(conservation.as_rows(tips, logs))
     if (tips := files.ended(proof)) is not None:
         lines = lines.unionByName(conservation.as_rows(conservation.revived(tips, new, logs), logs))
-    judged = conservation.judged(lines, lake.state.horizon)
+    judged = conservation.judged(lines, lake.state.kept_since)
     gaps = [
         (g, first, last, erased)
         for g, log in enumerate(after.values())
@@ -301,23 +341,6 @@ def _judged(
     return conservation.excused(
         judged, lake.spark.createDataFrame(gaps, "g int, first bigint, last bigint, erased boolean")
     )
-
-
-def _with_digest(
-    log: LogProof, row: Row | None, known: LogProof | None, lake: Lake, proof: Proof | None
-) -> LogProof:
-    """The log with its checksum, compared with the one of an earlier proof of the same rows."""
-    digest = log.digest ^ ((row.digest if row else None) or 0)
-    comparable = (
-        known is not None
-        and proof is not None
-        and proof.horizon == lake.state.horizon
-        and not known.refilled
-        and not known.twice
-    )
-    seen = (row.seen_digest if row else None) or 0
-    altered = log.altered or (comparable and known is not None and known.digest != seen)
-    return msgspec.structs.replace(log, digest=digest, altered=altered)
 
 
 def _totals(key: LogKey, row: Row | None, unnumbered: int) -> QueueTotals:

@@ -80,6 +80,11 @@ class LakeState(msgspec.Struct, frozen=True, kw_only=True):
     retiring: str | None = None  # retention is removing all days before this one
     catalog: str | None = None  # CATALOG.SCHEMA in which Delta and Iceberg tables are registered
 
+    @property
+    def kept_since(self) -> str | None:
+        """The first day that is complete, also if retention is still removing the days before."""
+        return max((day for day in (self.horizon, self.retiring) if day), default=None)
+
 
 class Batch(msgspec.Struct, frozen=True, kw_only=True):
     """One batch. `run` names the checkpoint's lifetime, and `number` counts batches within it."""

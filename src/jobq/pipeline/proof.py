@@ -14,6 +14,8 @@ unread, or it is lost.
 - A number whose record is in quarantine is neither proved nor lost.
 - A gap excuses the missing numbers before it, back to the last mark before the gap: what was marked
   was shipped, so the store cannot have dropped it unread.
+- Retention excuses the numbers of events that may be older than the first kept day, if it has
+  removed days since the last audit (`kept_from`).
 - Two events under one number, in the same log and shard, are a fork: the store lost its last writes
   and used the number again, or somebody added an event. Jobs may be lost or run again either way,
   so the log is violated.
@@ -32,7 +34,8 @@ from jobq.pipeline import ranges
 from jobq.pipeline.ranges import Range
 
 MAX_RANGES = 1_000
-"""Ranges of one log that are kept one by one, so that the proof stays small. The rest is joined."""
+"""Ranges of one log that are kept one by one, so that the proof stays small. The rest is joined, so
+the lost numbers of such a log are an upper bound."""
 
 LogKey = tuple[str, str, str, int]
 """Tenant, queue, log (the first part of event ids) and shard."""
@@ -68,7 +71,8 @@ class Arrived(msgspec.Struct, frozen=True, kw_only=True):
     erased: Sequence[Range] = ()  # from the first to the last tombstone
     twice: int = 0  # numbers of more than one event, among what has arrived
     proved: int = 0  # an earlier proof, which this audit repeats, covered the numbers up to here
-    kept_from: int = 1  # retention may have removed any number below
+    kept_from: int = 1  # retention may have removed any number below, since the last audit
+    last_at_ms: int = 0  # the time of the event with the highest number
 
 
 class LogProof(msgspec.Struct, frozen=True, kw_only=True):
@@ -80,6 +84,7 @@ class LogProof(msgspec.Struct, frozen=True, kw_only=True):
     shard: int
     proved: int = 0  # the last number of the prefix
     last: int = 0  # the highest number in the lake
+    last_at_ms: int = 0  # the time of its event; 0 if it is not known
     lost: tuple[Range, ...] = ()
     gaps: tuple[Gap, ...] = ()
     ahead: tuple[Range, ...] = ()  # arrived, but after a number that is not here yet
@@ -135,7 +140,7 @@ def advanced(log: LogProof, new: Arrived) -> LogProof:
     known = [(gap.first, gap.last) for gap in log.gaps]
     holes = ranges.minus(ranges.missing(here, log.proved + 1, max(last, shipped)), known)
     gaps = [
-        *_removed(log, holes, new.kept_from),
+        *_removed(holes, new.kept_from),
         *_dropped(log, holes, new),
         *(
             Gap(first=first, last=end, why="in quarantine")
@@ -151,6 +156,7 @@ def advanced(log: LogProof, new: Arrived) -> LogProof:
         log,
         proved=proved,
         last=last,
+        last_at_ms=new.last_at_ms if last > log.last else log.last_at_ms,
         lost=tuple(_bounded(ranges.union(ranges.minus(log.lost, new.numbers), lost))),
         gaps=(*log.gaps, *gaps)[-MAX_RANGES:],
         erased=_hull((*log.erased, *new.erased)),
@@ -163,14 +169,42 @@ def advanced(log: LogProof, new: Arrived) -> LogProof:
     )
 
 
+def checked(log: LogProof, *, digest: int, seen: int, known: LogProof | None) -> LogProof:
+    """The log with the checksum of its events, which `digest` continues.
+
+    `known` is an earlier proof that this audit repeats, and `seen` the checksum of the events that
+    it covered. A log that was altered keeps the checksum of what was proved, so that audits of
+    everything find the difference until the rows are restored."""
+    digest ^= log.digest
+    if known is None or known.twice or known.refilled or known.digest == seen:
+        return msgspec.structs.replace(log, digest=digest)
+    return msgspec.structs.replace(log, digest=digest ^ seen ^ known.digest, altered=True)
+
+
 def _hull(found: Sequence[Range]) -> tuple[Range, ...]:
     return ((min(found)[0], max(last for _, last in found)),) if found else ()
 
 
-def _removed(log: LogProof, holes: Sequence[Range], kept_from: int) -> list[Gap]:
-    """What retention removed before the first audit. Later, the proof remembers those numbers."""
-    if log.proved:
-        return []
+def kept_from(
+    settled: int | None, highest: int, known: LogProof | None, settled_ms: int | None
+) -> int:
+    """The first number that retention cannot have removed.
+
+    `settled` is the lowest number of an event in the lake that is younger than everything that was
+    removed, and `highest` the highest number of any event in the lake. `known` is an earlier proof
+    of the same events. `settled_ms` is the time from which on nothing was removed, or None if
+    retention has removed nothing since the last audit."""
+    if settled_ms is None:
+        return 1
+    found = [] if settled is None else [settled]
+    if known is not None and known.last_at_ms >= settled_ms:
+        found.append(known.last)
+    # All events that are in the lake, or were there, are old: a queue that has been idle.
+    return min(found, default=max(highest, known.proved if known is not None else 0) + 1)
+
+
+def _removed(holes: Sequence[Range], kept_from: int) -> list[Gap]:
+    """What retention removed before an audit could read it, or before an audit of everything."""
     return [
         Gap(first=first, last=min(last, kept_from - 1), why="removed by retention")
         for first, last in holes
@@ -227,6 +261,14 @@ def _sum(one: Any, other: Any) -> Any:
     return one if isinstance(one, str) else one + other
 
 
+class Dispute(msgspec.Struct, frozen=True, kw_only=True):
+    """What a comparison with the store found wrong in a queue."""
+
+    tenant: str
+    queue: str
+    problem: str
+
+
 class Proof(msgspec.Struct, frozen=True, kw_only=True):
     """Everything that the next audit needs. The jobs are in files beside it (`proof_files.py`)."""
 
@@ -236,8 +278,10 @@ class Proof(msgspec.Struct, frozen=True, kw_only=True):
     day: str = ""  # the day on which the last of them was published
     logs: tuple[LogProof, ...] = ()
     queues: tuple[QueueTotals, ...] = ()
+    disputes: tuple[Dispute, ...] = ()  # found by this audit, or by one that it continues
     verdict: str = ""
     horizon: str | None = None  # of the lake
+    first_horizon: str | None = None  # when the proof began: its checksums cover those rows
     open: str = ""  # the folder of the last events of jobs that have not ended
     ahead: str = ""  # the folder of events that wait for earlier ones
     ended: tuple[tuple[str, int], ...] = ()  # folders of the last events of ended jobs, with rows

@@ -21,7 +21,7 @@ import msgspec
 
 from jobq.pipeline import ranges
 from jobq.pipeline.audit_store import Contradiction, StoreView
-from jobq.pipeline.proof import Gap, LogProof, QueueTotals
+from jobq.pipeline.proof import MAX_RANGES, Gap, LogProof, QueueTotals
 from jobq.pipeline.transforms.conservation import HELD
 
 Verdict = Literal["proved", "violated", "unprovable"]
@@ -38,6 +38,7 @@ class QueueAudit(msgspec.Struct, frozen=True, kw_only=True):
     compared: int = 0  # jobs compared with the store
     contradictions: tuple[Contradiction, ...] = ()  # the first ones
     contradicted: int = 0
+    disputed: tuple[str, ...] = ()  # what earlier audits found unlike the store
 
     @property
     def tenant(self) -> str:
@@ -106,17 +107,14 @@ class QueueAudit(msgspec.Struct, frozen=True, kw_only=True):
         for log in self.logs:
             where = _shard(log, self.logs)
             if log.lost:
-                count = ranges.size(log.lost)
-                found.append(f"{count:,} × lost: {ranges.text(log.lost)}{where}")
+                most = "up to " if len(log.lost) >= MAX_RANGES else ""
+                found.append(
+                    f"{most}{ranges.size(log.lost):,} × lost: {ranges.text(log.lost)}{where}"
+                )
             if log.twice:
                 found.append(f"{log.twice:,} × number of two events{where}")
             if log.altered:
                 found.append(f"events changed after they were checked{where}")
-            end = self._end(log)
-            if end is not None and end < log.last:
-                found.append(
-                    f"the store's log ends at {end:,}, but the lake has {log.last:,}{where}"
-                )
         found += [f"{n:,} × {fault}" for fault, n in self.totals.faults.items() if n]
         if self.missing and not (self.gaps or any(log.erased for log in self.logs)):
             found.append(
@@ -124,6 +122,19 @@ class QueueAudit(msgspec.Struct, frozen=True, kw_only=True):
                 if self.missing > 0
                 else f"{-self.missing:,} more lives ended than started"
             )
+        return found + self.disputes
+
+    @property
+    def disputes(self) -> list[str]:
+        """Where the store disagrees, now or in an earlier audit that this one continues."""
+        found = []
+        for log in self.logs:
+            end = self._end(log)
+            if end is not None and end < log.last:
+                found.append(
+                    f"the store's log ends at {end:,}, but the lake has {log.last:,}"
+                    f"{_shard(log, self.logs)}"
+                )
         found += [
             f"{state}: {lake:,} in the lake, {store:,} in the store"
             for state, (lake, store) in self.differs.items()
@@ -131,7 +142,8 @@ class QueueAudit(msgspec.Struct, frozen=True, kw_only=True):
         if self.contradicted:
             first = self.contradictions[0]
             found.append(f"{self.contradicted:,} × unlike the store: {first.job}: {first.fault}")
-        return found
+        about = {problem.split(":")[0] for problem in found}  # a state, of which counts change
+        return [*found, *(one for one in self.disputed if one.split(":")[0] not in about)]
 
     def _end(self, log: LogProof) -> int | None:
         ends = () if self.store is None else self.store.ends
