@@ -100,11 +100,6 @@ def erase(
         f"{done.jobs:,} jobs erased: {done.events:,} events are tombstones"
         + (f", {done.removed:,} jobs removed from the store" if store else "")
     )
-    if opened.state.format == "delta":
-        say(
-            "Delta's log still has the smallest and the largest value of columns, perhaps of these "
-            "jobs, until its own retention removes them (delta.logRetentionDuration, 30 days)"
-        )
     for job in done.running:
         say(f"{job.tenant}/{job.queue} {job.id} is running: the store still has it")
     sys.exit(1 if done.running else 0)

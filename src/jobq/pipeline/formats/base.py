@@ -94,6 +94,14 @@ class Tablespace(Protocol):
         Readers of an older version of the table then fail. Parquet tables have no such files."""
         ...
 
+    def forget(self, table: Table) -> None:
+        """Delete what the table's own records say about rows that are gone, after `free`.
+
+        Delta's log has the smallest and the largest value of the columns of each file that was ever
+        added. The other formats keep such values beside the files, and delete them with the
+        files."""
+        ...
+
     def recover(self) -> None:
         """Finish replacements that a crash has interrupted. Called by the lake's only writer."""
         ...

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from pyspark.sql import DataFrame, SparkSession
@@ -9,6 +10,9 @@ from pyspark.sql import DataFrame, SparkSession
 from jobq.pipeline.formats.base import Part, any_of, empty, with_added_columns
 from jobq.pipeline.fs import Files
 from jobq.pipeline.tables import Table
+
+_CHECKPOINTS = "delta.checkpointInterval"  # commits between two checkpoints of a table's log
+_VERSION = re.compile(r"(\d{20})\.")  # the version with which the name of a log's file begins
 
 
 class DeltaSpace:
@@ -125,6 +129,35 @@ class DeltaSpace:
                     self.spark.conf.unset(name)
                 else:
                     self.spark.conf.set(name, old)
+
+    def forget(self, table: Table) -> None:
+        """Write a checkpoint, which describes the files in use only, and delete the log before it.
+
+        A stream that reads the table, and reads of older versions, must start again. Delta itself
+        deletes its log after 30 days."""
+        if not self._exists(table):
+            return
+        log, name = f"{self.path(table)}/_delta_log", f"delta.`{self.path(table)}`"
+        found = (
+            self.spark.sql(f"SHOW TBLPROPERTIES {name}").where(f"key = '{_CHECKPOINTS}'").first()
+        )
+        try:
+            # Delta writes a checkpoint after a commit whose version the interval divides.
+            self.spark.sql(f"ALTER TABLE {name} SET TBLPROPERTIES ('{_CHECKPOINTS}' = '1')")
+        finally:
+            self.spark.sql(
+                f"ALTER TABLE {name} UNSET TBLPROPERTIES IF EXISTS ('{_CHECKPOINTS}')"
+                if found is None
+                else f"ALTER TABLE {name} SET TBLPROPERTIES ('{_CHECKPOINTS}' = '{found.value}')"
+            )
+        versions = {
+            file: int(match[1])
+            for file in self.files.children(log)
+            if (match := _VERSION.match(file))
+        }
+        last = max((n for file, n in versions.items() if ".checkpoint." in file), default=0)
+        for file in [file for file, n in versions.items() if n < last]:
+            self.files.delete(f"{log}/{file}")
 
     def recover(self) -> None:
         """Do nothing: a replacement is one transaction."""

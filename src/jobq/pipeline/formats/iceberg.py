@@ -124,5 +124,8 @@ class IcebergSpace:
                 "expire_snapshots", table, f"older_than => TIMESTAMP '{when}', retain_last => 1"
             ).collect()
 
+    def forget(self, table: Table) -> None:
+        """Do nothing: `free` deletes the manifests of old snapshots, with the values in them."""
+
     def recover(self) -> None:
         """Do nothing: a replacement is one snapshot."""

@@ -118,6 +118,9 @@ class ParquetSpace:
     def free(self, table: Table, hours: float) -> None:
         """Do nothing: a file that is not part of the table is deleted at once."""
 
+    def forget(self, table: Table) -> None:
+        """Do nothing: only the files themselves describe their rows."""
+
     def parts(self, table: Table) -> list[Part]:
         """Read the partitions from the folder names."""
         base = self.path(table)

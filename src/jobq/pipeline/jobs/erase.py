@@ -27,6 +27,8 @@ from jobq.pipeline.lake import Lake
 from jobq.pipeline.slo import Target
 from jobq.pipeline.tables import ERASED, EVENTS, QUARANTINE, TABLES, Table
 
+_CONTENT = {"job", "example_job", "raw"}
+"""Columns with the content of single jobs. Tables without them have counts, or marks."""
 _AT_ONCE = 24  # partitions that one Spark job rewrites: a day of events
 
 Report = Callable[[int, int], None]
@@ -143,7 +145,9 @@ def erase(
     _from_others(lake, todo)
     lake.files.delete(f"{lake.root}/_jobq/audit")  # the audit's examples show whole events
     for table in TABLES:
-        lake.space.free(table, 0)  # older versions of the tables have the content still
+        if _CONTENT & {*table.columns}:
+            lake.space.free(table, 0)  # older versions of the table have the content still
+            lake.space.forget(table)
     erasure.save(lake.files, lake.root, msgspec.structs.replace(listed, unfinished=()))
     return Erased(len(todo.jobs), count, removed, running)
 
