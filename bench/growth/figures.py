@@ -89,6 +89,8 @@ class Figure(msgspec.Struct, frozen=True, kw_only=True):
             return True
         if bound.kind == "most":
             return max(self.values) <= bound.value
+        if len(self.values) < 2:
+            return False  # one size is compared with nothing
         if bound.kind == "plateau":
             before, last = self._quarters()
         else:

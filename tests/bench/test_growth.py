@@ -43,6 +43,10 @@ def test_a_ratio_compares_the_largest_size_with_the_smallest() -> None:
     assert not figure(flat(1.0), 0.0, 1.0).kept
 
 
+def test_one_size_is_compared_with_nothing_and_keeps_no_ratio() -> None:
+    assert not figure(flat(2), 1.0).kept
+
+
 def test_no_value_may_be_above_the_most() -> None:
     assert figure(most(4), 4, 1).kept
     assert not figure(most(4), 5, 1).kept
