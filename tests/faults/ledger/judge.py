@@ -15,7 +15,7 @@ import bisect
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import chain
+from itertools import chain, pairwise
 from typing import Literal, NamedTuple
 
 from jobq.core.states import Kind, State, legal
@@ -220,14 +220,21 @@ class Judge:
             for event in chain(story.events, story.undone)
             if event.kind in RETURNS
         }
-        before: Run | None = None
         for run in story.runs:
-            name = f"attempt {run.attempt} on {run.worker} at {run.at_ms}"
-            if (run.life, run.attempt, run.worker) not in claims and not self._forgets(run.at_ms):
-                yield Finding("hidden run", story.job, f"the log has no claim for {name}")
-            if before is not None and not self._explained(before, run, returns):
-                yield Finding("unexplained repeat", story.job, f"nothing explains {name}")
-            before = run
+            claimed = (run.life, run.attempt, run.worker) in claims
+            if not claimed and not self._forgets(run.at_ms):
+                yield Finding("hidden run", story.job, f"the log has no claim for {_named(run)}")
+        # A worker may start an attempt so late that the next one has started before it.
+        by_attempt = sorted(story.runs, key=lambda run: (run.life, run.attempt, run.at_ms))
+        unexplained = self._unexplained(story.runs, returns)
+        if unexplained:
+            unexplained = self._unexplained(by_attempt, returns)
+        for run in unexplained:
+            yield Finding("unexplained repeat", story.job, f"nothing explains {_named(run)}")
+
+    def _unexplained(self, runs: Sequence[Run], returns: set[tuple[int, int]]) -> list[Run]:
+        """The runs of a job that nothing explains, if they began in this order."""
+        return [run for before, run in pairwise(runs) if not self._explained(before, run, returns)]
 
     def _check_ends(self, story: Story) -> Iterator[Finding]:
         ended = {
@@ -302,6 +309,10 @@ def _continues(before: Event, event: Event) -> bool:
         return False
     attempt = before.attempt + (event.kind == "started")
     return (event.previous, event.attempt, event.life) == (before.state, attempt, before.life)
+
+
+def _named(run: Run) -> str:
+    return f"attempt {run.attempt} on {run.worker} at {run.at_ms}"
 
 
 def _step(before: Event | None, event: Event) -> str:

@@ -219,6 +219,23 @@ def test_the_order_is_that_of_the_log_and_not_that_of_reading_it() -> None:
     assert story.undone == [lost]
 
 
+def test_an_attempt_may_start_after_the_next_one() -> None:
+    story = once(1)
+    story.events[1:] = [
+        event("started", 2_000, 1, "w0"),
+        event("stalled", 3_000, 1),
+        event("started", 3_100, 2, "w1"),
+        event("stalled", 4_000, 2),
+        event("started", 4_100, 3, "w2"),
+        event("completed", 4_300, 3, "w2"),
+    ]
+    late = Run(4_200, 2, 0, "w1", 11)
+    story.runs = [Run(2_100, 1, 0, "w0", 10), Run(4_150, 3, 0, "w2", 12, 4_180), late]
+    assert "unexplained repeat" not in judged(story).findings
+    del story.events[4]  # the event that says why attempt 2 did not count
+    assert judged(story).findings["unexplained repeat"] == 1
+
+
 def test_percentiles_are_values_of_the_list() -> None:
     assert [percentile(list(range(100)), share) for share in (0.5, 0.99)] == [50, 99]
     assert percentile([], 0.5) == 0
