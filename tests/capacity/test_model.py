@@ -6,8 +6,17 @@ import msgspec
 import pytest
 
 from jobq.capacity import Fleet, Load, Plan, default_measured, plan, use
-from jobq.capacity.use import asleep_share, exchanges, expected_batch, spread
+from jobq.capacity.use import (
+    RENEW_S,
+    SCHEDULES_S,
+    TICK_S,
+    asleep_share,
+    exchanges,
+    expected_batch,
+    spread,
+)
 from jobq.core.records import QueueName
+from jobq.engine.settings import WorkerSettings
 from jobq.errors import ConfigError
 from jobq.stores.valkey.keys import Space, slot_of
 
@@ -65,6 +74,17 @@ def test_partitions_are_placed_as_the_store_places_them() -> None:
         key = space.partition_prefix(QueueName("tenant-0", "jobs"), p)
         counts[slot_of(key) * 3 // 16_384] += 1
     assert spread(1, 12, 3) == tuple(n / 12 for n in counts)
+
+
+def test_the_spread_of_a_hundred_million_queues_is_known_at_once() -> None:
+    assert max(spread(100_000_000, 1, 10)) == pytest.approx(0.1, rel=0.1)
+    assert max(spread(100_000_000, 100_000, 10)) == pytest.approx(0.1, rel=0.1)
+
+
+def test_upkeep_and_renewals_are_as_frequent_as_the_workers_say() -> None:
+    settings = WorkerSettings()
+    assert (settings.tick_ms / 1000, settings.schedule_ms / 1000) == (TICK_S, SCHEDULES_S)
+    assert settings.lease_ms / 3000 == RENEW_S
 
 
 def test_jobs_that_come_together_or_quickly_share_calls() -> None:

@@ -34,19 +34,6 @@ def test_rates_have_a_decimal_only_where_it_says_something() -> None:
     ]
 
 
-def test_sizes_change_their_unit_before_they_have_four_digits() -> None:
-    sizes = (0, 999, 1_000, 99_950, 999_400, 999_600, 3_145_728)
-    assert [filters.size(value) for value in sizes] == [
-        "0 B",
-        "999 B",
-        "1.0 kB",
-        "100.0 kB",
-        "999 kB",
-        "1.0 MB",
-        "3.1 MB",
-    ]
-
-
 def test_a_long_name_keeps_its_beginning_and_its_end() -> None:
     shown = filters.short("a" * 300 + "end", 30)
     assert len(shown) == 30

@@ -6,6 +6,7 @@ from __future__ import annotations
 import tomllib
 from functools import cache
 from importlib import resources
+from math import inf
 from pathlib import Path
 
 import msgspec
@@ -128,9 +129,14 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True):
 def parse_measured(text: str, name: str) -> Measured:
     """The constants in a TOML file. Raises ConfigError, which says what is wrong."""
     try:
-        return msgspec.convert(tomllib.loads(text), Measured, strict=False)
+        found = msgspec.convert(tomllib.loads(text), Measured, strict=False)
     except (tomllib.TOMLDecodeError, msgspec.ValidationError) as error:
         raise ConfigError(f"{name} is not a file of measured costs: {error}") from error
+    for part, costs in msgspec.to_builtins(found).items():
+        for cost, value in costs.items():
+            if isinstance(value, float) and not 0 <= value < inf:
+                raise ConfigError(f"{name}: {part}.{cost} is a cost, and cannot be {value:g}")
+    return found
 
 
 def read_measured(path: Path) -> Measured:

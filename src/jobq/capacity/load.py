@@ -25,7 +25,7 @@ class Load(msgspec.Struct, frozen=True, kw_only=True):
     queues: int = 1  # all get the same share of the jobs
     tenants: int = 1
     backlog_s: float = 600.0  # seconds of jobs that may wait before memory runs out
-    kept_days: float = 30.0  # how long the lake keeps events
+    kept_s: float = 30 * 86_400.0  # how long the lake keeps events
     store: StoreKind = "valkey"
     server: bool = False  # clients and workers use a jq-server
     kafka: bool = False
@@ -35,6 +35,10 @@ class Load(msgspec.Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         """Raise ConfigError for a load that cannot be."""
+        for name in self.__struct_fields__:
+            value = getattr(self, name)
+            if isinstance(value, (int, float)) and not value <= MOST:  # nor is NaN
+                raise ConfigError(f"{name} must be at most {MOST:g}, not {value:g}")
         for name in ("jobs_per_s", "concurrency", "enqueue_batch", "queues", "tenants", "cores"):
             if getattr(self, name) <= 0:
                 raise ConfigError(f"{name} must be above 0, not {getattr(self, name):g}")
@@ -70,3 +74,5 @@ class Load(msgspec.Struct, frozen=True, kw_only=True):
 
 
 EVENTS_PER_JOB = 3
+MOST = 1e12
+"""The largest figure of a load."""

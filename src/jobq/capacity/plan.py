@@ -236,7 +236,7 @@ def _pipeline(
         return 0.0
     why = f"{cores} cores: {costs.spark_us:.0f} µs of processor time per event"
     needs.append(Need(what="Spark executors", count=ceil(cores / EXECUTOR_CORES), why=why))
-    return rate * 86_400 * load.kept_days * costs.lake_bytes
+    return rate * load.kept_s * costs.lake_bytes
 
 
 def _notes(load: Load, fleet: Fleet, found: Use, measured: Measured, notes: list[str]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -11,30 +12,15 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from jobq.capacity import Load, Plan, default_measured, plan, read_measured
-from jobq.cli.options import DURATION, FAILED, Command, guarded
+from jobq.cli.options import DURATION, FAILED, Command, Size, guarded
 from jobq.cli.output import Column, Format, Output, details, table
-from jobq.core.sizes import parse_size
+from jobq.core import durations
+from jobq.core.sizes import shown_size
 
 if TYPE_CHECKING:
-    _Bytes = click.ParamType[int]
     _Share = click.ParamType[float]
 else:  # generic since click 8.2 only
-    _Bytes = _Share = click.ParamType
-
-
-class Size(_Bytes):
-    """Bytes, or 2kb, 1.5M."""
-
-    name = "size"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        """Parse a number of bytes, which may be 0."""
-        if isinstance(value, int) or value == "0":
-            return int(value)
-        try:
-            return parse_size(value)
-        except ValueError as e:
-            self.fail(str(e), param, ctx)
+    _Share = click.ParamType
 
 
 class Share(_Share):
@@ -56,6 +42,26 @@ class Share(_Share):
         return found
 
 
+SIZE = Size(zero=True)
+AT_LEAST_0, AT_LEAST_1 = click.IntRange(min=0), click.IntRange(min=1)
+_DEFAULTS = {field.name: field.default for field in msgspec.structs.fields(Load)}
+
+
+def _figure(
+    flag: str, kind: click.ParamType[Any], metavar: str, help: str, name: str | None = None
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """An option for the field `name` of Load, with its default. Default: the flag's own name."""
+    name = name or flag.removeprefix("--").replace("-", "_")
+    default = _DEFAULTS[name]
+    if kind is DURATION:
+        shown = durations.shown(default * 1000)
+    else:
+        shown = f"{default:.0%}" if isinstance(kind, Share) else f"{default}"
+    return click.option(
+        flag, name, type=kind, default=default, metavar=metavar, help=f"{help} Default: {shown}."
+    )
+
+
 @click.command(
     cls=Command,
     examples="""
@@ -73,77 +79,23 @@ class Share(_Share):
     metavar="N",
     help="Jobs that are enqueued and run per second.",
 )
-@click.option(
-    "--payload", type=Size(), default=200, metavar="SIZE", help="Arguments. Default: 200."
-)
-@click.option("--result", type=Size(), default=100, metavar="SIZE", help="Result. Default: 100.")
-@click.option(
-    "--run-time",
-    "run_s",
-    type=DURATION,
-    default=0.1,
-    metavar="TIME",
-    help="From a job's start to its end. Default: 0.1s.",
-)
-@click.option(
-    "--cpu-time",
-    "cpu_s",
-    type=DURATION,
-    default=0.0,
-    metavar="TIME",
-    help="Processor time of the handler per job. Default: 0.",
-)
-@click.option(
-    "--concurrency",
-    type=click.IntRange(min=1),
-    default=100,
-    metavar="N",
-    help="Slots of each worker process. Default: 100.",
-)
-@click.option(
-    "--enqueue-batch",
-    type=click.IntRange(min=1),
-    default=1,
-    metavar="N",
-    help="Jobs that producers enqueue together. Default: 1.",
-)
-@click.option(
-    "--idle-workers",
-    type=click.IntRange(min=0),
-    default=0,
-    metavar="N",
-    help="Worker processes that have nothing to do. Default: 0.",
-)
-@click.option(
-    "--queues",
-    type=click.IntRange(min=1),
-    default=1,
-    metavar="N",
-    help="Queues, with equal shares of the jobs. Default: 1.",
-)
-@click.option(
-    "--tenants",
-    type=click.IntRange(min=1),
-    default=1,
-    metavar="N",
-    help="Tenants; each has at least one queue. Default: 1.",
-)
-@click.option(
+@_figure("--payload", SIZE, "SIZE", "Arguments.")
+@_figure("--result", SIZE, "SIZE", "Result.")
+@_figure("--run-time", DURATION, "TIME", "From a job's start to its end.", "run_s")
+@_figure("--cpu-time", DURATION, "TIME", "Processor time of the handler per job.", "cpu_s")
+@_figure("--concurrency", AT_LEAST_1, "N", "Slots of each worker process.")
+@_figure("--enqueue-batch", AT_LEAST_1, "N", "Jobs that producers enqueue together.")
+@_figure("--idle-workers", AT_LEAST_0, "N", "Worker processes that have nothing to do.")
+@_figure("--queues", AT_LEAST_1, "N", "Queues, with equal shares of the jobs.")
+@_figure("--tenants", AT_LEAST_1, "N", "Tenants; each has at least one queue.")
+@_figure(
     "--backlog",
+    DURATION,
+    "TIME",
+    "How long jobs may pile up before the store is full.",
     "backlog_s",
-    type=DURATION,
-    default=600.0,
-    metavar="TIME",
-    help="How long jobs may pile up before the store is full. Default: 10m.",
 )
-@click.option(
-    "--keep-events",
-    "kept_s",
-    type=DURATION,
-    default=30 * 86_400.0,
-    metavar="TIME",
-    help="How long the lake keeps events. Default: 30d.",
-)
+@_figure("--keep-events", DURATION, "TIME", "How long the lake keeps events.", "kept_s")
 @click.option(
     "--store",
     type=click.Choice(["valkey", "postgres", "sqlite"]),
@@ -153,20 +105,8 @@ class Share(_Share):
 @click.option("--jq-server", "server", is_flag=True, help="Clients and workers use jq-servers.")
 @click.option("--kafka", is_flag=True, help="A relay ships events to Kafka.")
 @click.option("--lake", is_flag=True, help="Spark writes events to a lake.")
-@click.option(
-    "--cores",
-    type=click.IntRange(min=1),
-    default=8,
-    metavar="N",
-    help="Cores of a PostgreSQL machine. Default: 8.",
-)
-@click.option(
-    "--headroom",
-    type=Share(),
-    default=0.5,
-    metavar="SHARE",
-    help="Part of every processor that stays free. Default: 50%.",
-)
+@_figure("--cores", AT_LEAST_1, "N", "Cores of a PostgreSQL machine.")
+@_figure("--headroom", Share(), "SHARE", "Part of every processor that stays free.")
 @click.option(
     "--measured",
     type=click.Path(dir_okay=False, path_type=Path),
@@ -174,7 +114,7 @@ class Share(_Share):
     help="Costs measured on your machine by bench.capacity. Default: those that come with jobq.",
 )
 @click.pass_context
-def capacity(ctx: click.Context, /, measured: Path | None, kept_s: float, **given: Any) -> None:
+def capacity(ctx: click.Context, /, measured: Path | None, **given: Any) -> None:
     """Estimate the servers and workers that a load needs.
 
     The answer is calculated from measured costs; no store is opened. docs/scale.md explains the
@@ -184,7 +124,7 @@ def capacity(ctx: click.Context, /, measured: Path | None, kept_s: float, **give
 
     def run() -> int:
         costs = default_measured() if measured is None else read_measured(measured)
-        found = plan(Load(kept_days=kept_s / 86_400, **given), costs)
+        found = plan(Load(**given), costs)
         out.show(document(found), lambda: view(found))
         out.note(f"costs measured on {costs.about.measured}: {costs.about.machine}")
         return 0 if found.fits else FAILED
@@ -207,25 +147,16 @@ def view(found: Plan) -> RenderableType:
     kept = "memory of each primary" if load.store == "valkey" else "disk of the store"
     most = max(cost.memory, key=lambda what: cost.memory[what])
     pairs: list[tuple[str, str]] = [
-        (kept, f"{size(found.store_bytes)}, most of it {most}"),
-        ("network of the store", f"{size(found.network_bytes_per_s)}/s"),
+        (kept, f"{shown_size(found.store_bytes)}, most of it {most}"),
+        ("network of the store", f"{shown_size(found.network_bytes_per_s)}/s"),
     ]
     if load.store == "valkey":
         pairs.append(("connections per primary", f"{cost.connections:,}"))
     if cost.log_bytes_per_s:
-        pairs.append(("write-ahead log", f"{size(cost.log_bytes_per_s)}/s"))
+        pairs.append(("write-ahead log", f"{shown_size(cost.log_bytes_per_s)}/s"))
     if load.server:
-        pairs.append(("network of jq-servers", f"{size(cost.server_bytes_per_s)}/s"))
+        pairs.append(("network of jq-servers", f"{shown_size(cost.server_bytes_per_s)}/s"))
     if found.lake_bytes:
-        pairs.append(("disk of the lake", size(found.lake_bytes)))
+        pairs.append(("disk of the lake", shown_size(found.lake_bytes)))
     notes = [Text("! ", style="yellow") + Text(note) for note in found.notes]
     return Group(needs, Text(), details(pairs), *notes)
-
-
-def size(value: float) -> str:
-    """A size with three digits: 1.23 GiB."""
-    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
-        if value < 1000 or unit == "TiB":
-            break
-        value /= 1024
-    return f"{value:.3g} {unit}" if value < 1000 else f"{value:,.0f} {unit}"

@@ -9,6 +9,7 @@ from rich.text import Text
 
 from jobq.cli import text
 from jobq.cli.output import Column, details, table
+from jobq.core.sizes import shown_size
 from jobq.stores.base.maintained import DatabaseReport, TableReport
 
 OLD_S = 600.0
@@ -72,17 +73,8 @@ def _row(each: TableReport) -> list[str]:
         each.name,
         f"{each.rows:,}",
         f"{each.dead:,}",
-        size(each.table_bytes),
-        size(each.index_bytes),
-        "?" if each.bloat_bytes is None else size(each.bloat_bytes),
+        shown_size(each.table_bytes),
+        shown_size(each.index_bytes),
+        "?" if each.bloat_bytes is None else shown_size(each.bloat_bytes),
         "never" if each.vacuumed_ms is None else text.relative(each.vacuumed_ms, now_ms),
     ]
-
-
-def size(n: float) -> str:
-    """Bytes with a unit: 8.0 kB, 1.5 GB."""
-    for unit in ("B", "kB", "MB", "GB"):
-        if n < 1000:
-            return f"{n:.0f} {unit}" if unit == "B" else f"{n:.1f} {unit}"
-        n /= 1000
-    return f"{n:.1f} TB"

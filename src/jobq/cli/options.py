@@ -27,6 +27,7 @@ from jobq.cli.backend import Backend
 from jobq.cli.output import FORMATS, Format, Output
 from jobq.cli.text import parse_duration
 from jobq.console.discreet import Discreet, DiscreetGroup, said
+from jobq.core.sizes import parse_size
 from jobq.errors import ConfigError, InvalidJob, JobqError
 
 P = ParamSpec("P")
@@ -42,8 +43,9 @@ _SERVER_ADDR_HELP = SERVER_ADDR_HELP.replace("Cannot be combined with", "Instead
 
 if TYPE_CHECKING:
     _Seconds = click.ParamType[float]
+    _Bytes = click.ParamType[int]
 else:  # generic since click 8.2 only
-    _Seconds = click.ParamType
+    _Seconds = _Bytes = click.ParamType
 
 
 class Duration(_Seconds):
@@ -64,6 +66,26 @@ class Duration(_Seconds):
 
 
 DURATION = Duration()
+
+
+class Size(_Bytes):
+    """Bytes, or 2kb, 1.5M."""
+
+    name = "size"
+
+    def __init__(self, *, zero: bool = False) -> None:
+        """`zero`: 0 is allowed too."""
+        self._zero = zero
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """Parse a number of bytes."""
+        if self._zero and str(value) == "0":
+            return 0
+        try:
+            return parse_size(str(value))
+        except ValueError as e:
+            self.fail(str(e), param, ctx)
+
 
 queue_option = click.option(
     "-q", "--queue", metavar="NAME", help="Queue. Default: search all queues for the id."

@@ -14,10 +14,10 @@ import click
 
 from jobq.api.queue import Queue
 from jobq.api.worker import Worker
+from jobq.cli.options import Size
 from jobq.cli.probes import ProbeOptions, check_prometheus, supervisor_probes
 from jobq.cli.shared_metrics import SharedMetrics
 from jobq.core.checks import check_id
-from jobq.core.sizes import parse_size
 from jobq.engine.identity import default_name
 from jobq.errors import ConfigError
 from jobq.executors.cpus import usable_cpus
@@ -56,16 +56,6 @@ class _Processes(_Number):
         return number
 
 
-class _Size(_Number):
-    name = "size"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        try:
-            return parse_size(str(value))
-        except ValueError as e:
-            self.fail(str(e), param, ctx)
-
-
 _OPTIONS = (
     click.option(
         "--processes",
@@ -84,7 +74,7 @@ _OPTIONS = (
     ),
     click.option(
         "--max-memory",
-        type=_Size(),
+        type=Size(),
         metavar="SIZE",
         help="Replace a worker process that uses more memory than this, e.g. 512M. Memory is "
         "checked when jobs end.",

@@ -13,6 +13,7 @@ import msgspec
 
 from jobq.core import durations, printable
 from jobq.core.checks import MAX_EPOCH_MS
+from jobq.core.sizes import shown_size
 from jobq.web.data.jobs import JobRow
 from jobq.web.data.queues import Minute, QueueRow, Spread
 from jobq.web.data.workers import WorkerRow
@@ -76,17 +77,6 @@ def field_time(at_ms: int | None) -> str:
     if at_ms is None:
         return ""
     return _utc(at_ms).strftime("%Y-%m-%dT%H:%M")
-
-
-def size(count: int) -> str:
-    """A number of bytes: `340 B`, `4.2 kB`, `3.1 MB`."""
-    if count < 1000:
-        return f"{count} B"
-    for unit, scale in (("kB", 1e3), ("MB", 1e6), ("GB", 1e9)):
-        if count < scale * 999.5:
-            value = count / scale
-            return f"{value:.1f} {unit}" if value < 100 else f"{value:.0f} {unit}"
-    return f"{count / 1e12:.1f} TB"
 
 
 def line(text: object) -> str:
@@ -260,7 +250,7 @@ FILTERS: dict[str, Callable[..., Any]] = {
         iso,
         clock,
         field_time,
-        size,
+        shown_size,
         line,
         lines,
         squeezed,

@@ -13,6 +13,7 @@ them cannot move a key to another slot or queue.
 from __future__ import annotations
 
 import re
+from binascii import crc_hqx
 from functools import lru_cache
 from urllib.parse import unquote
 from zlib import crc32
@@ -153,10 +154,4 @@ def slot_of(key: str) -> int:
 
 @lru_cache(maxsize=16384)
 def _slot(tag: str) -> int:
-    crc = 0
-    for byte in tag.encode():
-        crc ^= byte << 8
-        for _ in range(8):
-            crc = crc << 1 ^ 0x1021 if crc & 0x8000 else crc << 1
-        crc &= 0xFFFF
-    return crc % 16384
+    return crc_hqx(tag.encode(), 0) % 16384
