@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from itertools import count
+from itertools import count, pairwise
 from pathlib import Path
 
 import pytest
@@ -14,6 +14,7 @@ from jobq.core.records import QueueName
 from jobq.errors import StoreUnavailable
 from jobq.stores import open_store
 from jobq.stores.valkey.keys import partition_of
+from jobq.stores.valkey.presence import WORKERS
 from jobq.stores.valkey.store import ValkeyStore
 from tests.stores.valkey import servers
 from tests.stores.valkey.jobs import done, exchange, spec, take
@@ -77,6 +78,21 @@ async def test_a_sleeping_fleet_sends_few_commands(
     assert calls <= 2 * FLEET  # one per worker and second
     for task in asleep:
         task.cancel()
+
+
+async def test_a_tick_looks_at_a_bounded_number_of_workers(
+    store: ValkeyStore, server: Server
+) -> None:
+    workers = store.places.space.workers
+    gone = [word for n in range(3_000) for word in (f"gone {n}", "1\n\n{}")]
+    server.tell("HSET", workers, *gone)
+    left = [3_000]
+    while left[-1]:
+        await store.tick()
+        left.append(int(server.tell("HLEN", workers).strip(b":\r\n")))
+        assert len(left) < 30
+    swept = [before - after for before, after in pairwise(left)]
+    assert max(swept) < 2 * WORKERS
 
 
 async def test_a_handle_stays_connected_only_to_the_primaries_it_calls(tmp_path: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from jobq.core.commands import Cancel
 from jobq.core.states import State
 from jobq.core.workers import Beat, WorkerRecord, concurrency_request
@@ -124,6 +126,17 @@ async def test_a_request_does_not_outlive_the_worker_it_was_for(q: Desk) -> None
     await q.store.ask_worker(record.name, "shutdown")
     await q.store.retire(record.name)
     assert (await q.store.beat(record, ttl_ms=10 * SECOND)).request is None
+
+
+async def test_ticks_remove_workers_that_are_gone_however_many_there_are(q: Desk) -> None:
+    fleet = [worker(q, f"bee {n}") for n in range(1_200)]
+    for start in range(0, len(fleet), 100):
+        some = fleet[start : start + 100]
+        await asyncio.gather(*(q.store.beat(each, ttl_ms=10 * SECOND) for each in some))
+    q.clock.advance(15 * SECOND)
+    for _ in range(6):
+        await q.store.tick()
+    assert await q.store.beat(worker(q, "last"), ttl_ms=10 * SECOND) == Beat(None, 1)
 
 
 # ── lead ──────────────────────────────────────────────────────────────────────────────────────────

@@ -11,6 +11,9 @@ from jobq.stores.valkey.calls import Calls
 from jobq.stores.valkey.keys import Space
 from jobq.stores.valkey.servers import Servers
 
+WORKERS = 500
+"""Workers that one tick looks at, about. It takes about a millisecond of the server."""
+
 
 class Presence:
     """Announces workers and lists them."""
@@ -20,6 +23,8 @@ class Presence:
         self._calls = calls
         self._space = space
         self._pace = pace
+        self._cursor = 0
+        """Where the next sweep continues in the list of workers."""
 
     async def beat(self, worker: WorkerRecord, *, ttl_ms: int, displace: bool = False) -> Beat:
         """See PresenceStore."""
@@ -66,5 +71,8 @@ class Presence:
         return bool(await self._calls.fcall("lead", key, self._calls.now(), who, ttl_ms))
 
     async def sweep(self) -> None:
-        """Remove workers that are gone."""
-        await self._calls.fcall("sweep_workers", self._space.workers, self._calls.now())
+        """Remove workers that are gone, among the next WORKERS."""
+        cursor = await self._calls.fcall(
+            "sweep_workers", self._space.workers, self._calls.now(), self._cursor, WORKERS
+        )
+        self._cursor = int(cursor)

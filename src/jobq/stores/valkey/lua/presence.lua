@@ -72,16 +72,17 @@ function J.ask(keys, args)
   return 1
 end
 
--- sweep_workers: remove workers that are gone.
+-- sweep_workers: remove workers that are gone, among the next ones of the hash.
 -- KEYS workers
--- ARGS now
--- RETURNS how many
+-- ARGS now, cursor ("0" begins again), about how many to look at
+-- RETURNS the cursor for the next call
 function J.sweep_workers(keys, args)
-  local now, n = clock(args[1]), 0
-  for name, value in pairs(J.pairs_of(call("HGETALL", keys[1]))) do
-    if tonumber((parts(value))) <= now then n = n + call("HDEL", keys[1], name) end
+  local now, cursor, count = clock(args[1]), args[2], args[3]
+  local found = call("HSCAN", keys[1], cursor, "COUNT", count)
+  for name, value in pairs(J.pairs_of(found[2])) do
+    if tonumber((parts(value))) <= now then call("HDEL", keys[1], name) end
   end
-  return n
+  return found[1]
 end
 
 -- lead: take or keep a leadership.
