@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 
 from jobq.core import refusals
 from jobq.core.records import JobKey, JobSpec
 from jobq.stores.valkey.calls import Calls
 from jobq.stores.valkey.places import Places
+
+_BATCH = 500
+"""Jobs that one call looks up: the server does nothing else meanwhile."""
 
 
 class Edges:
@@ -31,24 +34,26 @@ class Edges:
             JobKey(spec.queue, spec.id): self._places.prefix_of(spec.queue, spec.id, spec.key)
             for spec in specs
         }
-        found = await self.locate(waited - own.keys())
+        known = own | await self.locate(waited - own.keys())
         for spec in specs:
             for edge in spec.after:
-                check_edge(spec.id, spec.queue.tenant, edge.job, own | found)
-        return own | found
+                check_edge(spec.id, spec.queue.tenant, edge.job, known)
+        return known
 
     async def locate(self, jobs: Iterable[JobKey]) -> dict[JobKey, str]:
         """The prefixes of jobs. Jobs that do not exist are left out."""
         listed = list(jobs)
         found: dict[JobKey, str] = {}
         for prefix, positions in (await self._places.prefixes_of(listed)).items():
-            ids = (listed[n].id for n in positions)
-            known = await self._calls.fcall("known", prefix, self._calls.now(), *ids)
-            found |= {listed[n]: prefix for n, yes in zip(positions, known, strict=True) if yes}
+            for start in range(0, len(positions), _BATCH):
+                some = positions[start : start + _BATCH]
+                ids = (listed[n].id for n in some)
+                known = await self._calls.fcall("known", prefix, self._calls.now(), *ids)
+                found |= {listed[n]: prefix for n, yes in zip(some, known, strict=True) if yes}
         return found
 
 
-def check_edge(id: str, tenant: str, child: JobKey, known: dict[JobKey, str]) -> None:
+def check_edge(id: str, tenant: str, child: JobKey, known: Container[JobKey]) -> None:
     """Raise InvalidJob unless the child is known and of the job's tenant.
 
     A job of another tenant is refused with the same words as a job that does not exist.

@@ -8,7 +8,8 @@ members in steps of bounded size, which any caller may repeat: the submitter, or
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
+from collections import ChainMap
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from jobq.core import refusals
@@ -27,7 +28,7 @@ from jobq.stores.valkey.put_results import put_result, refuse
 from jobq.stores.valkey.wire import Argument
 
 _BATCH = 500
-"""Members per call: the server does nothing else meanwhile."""
+"""Members and edges per call: the server does nothing else meanwhile."""
 SETTLING_MS = 10_000
 """Ticks look at flows that were staged longer ago: the submitter may have died in between."""
 
@@ -130,17 +131,17 @@ class Flows:
     async def _stage(
         self, specs: Sequence[JobSpec], prefixes: list[str], flow: str, draft: _Draft
     ) -> None:
-        where = draft.prefixes | {
-            JobKey(s.queue, s.id): prefix for s, prefix in zip(specs, prefixes, strict=True)
-        }
-        where |= await self._edges.locate({e.job for s in specs for e in s.after} - where.keys())
+        own = {JobKey(s.queue, s.id): prefix for s, prefix in zip(specs, prefixes, strict=True)}
+        known = ChainMap(own, draft.prefixes)
+        outside = {e.job for s in specs for e in s.after if e.job not in known}
+        where = ChainMap(await self._edges.locate(outside), own, draft.prefixes)
         for prefix in dict.fromkeys(prefixes):
             mine = [spec for spec, at in zip(specs, prefixes, strict=True) if at == prefix]
-            for start in range(0, len(mine), _BATCH):
-                await self._stage_at(prefix, mine[start : start + _BATCH], flow, where)
+            for some in _steps(mine):
+                await self._stage_at(prefix, some, flow, where)
 
     async def _stage_at(
-        self, prefix: str, specs: Sequence[JobSpec], flow: str, where: dict[JobKey, str]
+        self, prefix: str, specs: Sequence[JobSpec], flow: str, where: Mapping[JobKey, str]
     ) -> None:
         if job_bodies.too_large(specs):
             middle = len(specs) // 2
@@ -148,26 +149,30 @@ class Flows:
             await self._stage_at(prefix, specs[middle:], flow, where)
             return
 
-        def prefix_of(job: JobKey) -> str:
-            return where.get(job) or self._places.space.prefix(job.queue)
+        def packed(edges: Sequence[Edge]) -> bytes:
+            return packing.encode_edges(
+                edges, lambda job: where.get(job) or self._places.space.prefix(job.queue)
+            )
 
         args: list[Argument] = [self._calls.now(), flow, *_kinds(specs)]
         for spec in specs:
             body, _ = job_bodies.body_of(spec, None)
-            args += (
-                spec.id,
-                body,
-                packing.encode_edges(spec.after, prefix_of) if spec.after else b"",
-            )
+            first = packed(spec.after[:_BATCH]) if spec.after else b""
+            args += (spec.id, body, first, int(len(spec.after) > _BATCH))
         try:
             await self._calls.fcall("stage", prefix, *args)
         except Refused as e:
             refuse(e, specs)
+        for spec in specs:
+            for start in range(_BATCH, len(spec.after), _BATCH):
+                some = packed(spec.after[start : start + _BATCH])
+                more = int(start + _BATCH < len(spec.after))
+                await self._calls.fcall("stage_edges", prefix, flow, spec.id, some, more)
 
     async def _check(self, draft: _Draft) -> None:
-        found = await self._edges.locate(draft.outside)
+        known = ChainMap(await self._edges.locate(draft.outside), draft.prefixes)
         for edge, id in draft.edges.items():
-            check_edge(id, draft.tenant, edge.job, draft.prefixes | found)
+            check_edge(id, draft.tenant, edge.job, known)
 
     async def _seal(self, draft: _Draft) -> None:
         """Check once more that the members fit their queues, and fix modes that are unset."""
@@ -306,6 +311,21 @@ class _Draft:
     def outside(self) -> set[JobKey]:
         """Jobs that members wait for and that are not members themselves."""
         return {edge.job for edge in self.edges} - self.prefixes.keys()
+
+
+def _steps(specs: Sequence[JobSpec]) -> Iterator[list[JobSpec]]:
+    """The members of each call: _BATCH members and edges, of which a member brings _BATCH."""
+    some: list[JobSpec] = []
+    cost = 0
+    for spec in specs:
+        weight = 1 + min(len(spec.after), _BATCH)
+        if some and cost + weight > _BATCH:
+            yield some
+            some, cost = [], 0
+        some.append(spec)
+        cost += weight
+    if some:
+        yield some
 
 
 def _kinds(specs: Sequence[JobSpec]) -> tuple[int, int, int]:

@@ -17,28 +17,17 @@ function J.wait_for_member(cx, flow, id, who)
   call("SADD", cx.prefix .. KEY.flow_awaited .. flow .. "\n" .. id, who)
 end
 
--- Stage a member with edges, in pieces of up to STEP edges:
--- {id, body ("" after the first piece), edges, 1 if more pieces follow}
-local function stage_tied(cx, flow, id, body, edges)
-  for first = 1, #edges, STEP do
-    local last = math.min(first + STEP - 1, #edges)
-    local more = last < #edges and 1 or 0
-    local piece = { id, first == 1 and body or "", { unpack(edges, first, last) }, more }
-    call("RPUSH", cx.prefix .. KEY.flow_tied .. flow, mpack(piece))
-  end
-end
-
 -- Reserve places for the new members of a call. RETURNS an error if they do not all fit
 local function take_places(cx, flow, args)
   local function is_staged(id) return J.is_staged(cx, flow, id) end
   local room, n = J.room(cx), 0
-  if room and room < (#args - 5) / 3 then
-    n = J.needed(cx, args, 6, #args, 3, is_staged)
+  if room and room < (#args - 5) / 4 then
+    n = J.needed(cx, args, 6, #args, 4, is_staged)
     if n > math.max(room, 0) then
       return redis.error_reply("JOBQ FULL " .. J.meta(cx).max_whole)
     end
   else
-    for i = 6, #args, 3 do n = n + (is_staged(args[i]) and 0 or 1) end
+    for i = 6, #args, 4 do n = n + (is_staged(args[i]) and 0 or 1) end
   end
   J.reserve(cx, flow, n)
 end
@@ -46,7 +35,7 @@ end
 -- stage: store members of a flow out of sight.
 -- KEYS prefix
 -- ARGS now, flow, position of the first plain member, of the first keyed one, highest cost, then
---   per member: id, body, edges packed or ""
+--   per member: id, body, edges packed or "" (at most STEP), 1 if stage_edges brings more edges
 -- RETURNS nothing, or an error as put does
 function J.stage(keys, args)
   local now, flow, plain, keyed, cost = unpack(args, 1, 5)
@@ -55,17 +44,31 @@ function J.stage(keys, args)
   wrong = wrong or take_places(cx, flow, args)
   if wrong then return wrong end
   call("ZADD", cx.prefix .. KEY.flows, "NX", cx.now, flow)
-  for i = 6, #args, 3 do
-    local id, body, edges = args[i], args[i + 1], args[i + 2]
+  for i = 6, #args, 4 do
+    local id, body, edges, more = unpack(args, i, i + 3)
     if call("SADD", cx.prefix .. KEY.flow_members .. flow, id) == 1 then
       if edges == "" then
         call("RPUSH", cx.prefix .. KEY.flow_free .. flow, mpack({ id, body }))
       else
-        stage_tied(cx, flow, id, body, munpack(edges))
+        local piece = { id, body, munpack(edges), tonumber(more) }
+        call("RPUSH", cx.prefix .. KEY.flow_tied .. flow, mpack(piece))
       end
     end
   end
   return 0
+end
+
+-- stage_edges: more edges of a member that is staged. A repeated call adds the same piece again,
+-- which changes nothing when it is brought in.
+-- KEYS prefix
+-- ARGS flow, id, edges packed (at most STEP), 1 if more follow
+-- RETURNS 1 if the member is staged here
+function J.stage_edges(keys, args)
+  local cx, flow, id = { prefix = keys[1] }, args[1], args[2]
+  if not J.is_staged(cx, flow, id) then return 0 end
+  local piece = { id, "", munpack(args[3]), tonumber(args[4]) }
+  call("RPUSH", keys[1] .. KEY.flow_tied .. flow, mpack(piece))
+  return 1
 end
 
 -- seal: check again that the members of a flow fit this queue, just before the flow is submitted. A
