@@ -68,9 +68,6 @@ _HANDOVER_S = 0.0001
 """Seconds that the event loop's thread lets go of the interpreter after a large put, so that the
 connection's thread encodes and sends it at once. Otherwise the loop would encode the next chunk
 first, while the server has nothing to do: a thread keeps the interpreter for 5 ms."""
-LONG_S = 120.0
-"""Seconds that the last call of a flow may take. It makes jobs of all members: 1,000 to 2,500 per
-second on a small machine."""
 LEAVE_S = 1.0
 """Seconds that closing waits until the handle's registrations are deleted. A sweep deletes them
 otherwise."""
@@ -329,9 +326,6 @@ class PostgresStore(RelationalStore):
         if names := lock_order.queues_of(work, args):
             args, work = (names, work, *args), lock_order.run_locked
         return self._submit(Kind.WRITE, work, args, timeout)
-
-    def _write_long(self, work: Work[T], *args: object) -> Coroutine[Any, Any, T]:
-        return self._write(work, *args, timeout=LONG_S)
 
     def _write_small(self, work: Work[T], *args: object) -> Coroutine[Any, Any, T]:
         return self._write(work, *args)

@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from jobq.core import bounds
 from jobq.core.event_log import STATE_CODES
@@ -85,9 +85,14 @@ def reserve(tx: Tx, specs: Sequence[JobSpec]) -> list[bool]:
     return takes
 
 
-def give_back(tx: Tx, tenant: str, flow: str) -> None:
-    """Free the places that a flow has reserved: its members are stored now, or never will be."""
-    for name, n in tx.execute(tx.sql.ties["places_of"], (tenant, flow)).fetchall():
-        queue = tx.ensure_queue(QueueName(tenant, name))
+def give_back(tx: Tx, places: Iterable[tuple[QueueName, int]]) -> None:
+    """Free places that members of a flow have reserved: they are jobs now, or never will be."""
+    freed: dict[QueueName, int] = {}
+    for name, n in places:
+        if n:
+            freed[name] = freed.get(name, 0) + n
+    tx.lock_queues(freed)
+    for name, n in freed.items():
+        queue = tx.ensure_queue(name)
         queue.reserved -= n
         queue.dirty = True

@@ -102,6 +102,10 @@ class Dialect(ABC):
         """A queue's row from the columns of {queue}. It is only read, and not kept."""
         return QueueRow.of(row)
 
+    def lock_queues(self, names: Iterable[QueueName]) -> None:
+        """Lock several queues before the request uses them. SQLite has one writer at a time."""
+        return
+
     @abstractmethod
     def take_places(self, qid: int, n: int = 1) -> int:
         """Take n new places at the back of the queue. Returns the first of them."""

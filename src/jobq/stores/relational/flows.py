@@ -6,15 +6,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-import msgspec
-
 from jobq.core import refusals, verdicts
-from jobq.core.defaults import FLOW_MS
 from jobq.core.event_log import STATES
-from jobq.core.records import ChildPolicy, Edge, Input, JobKey, JobSpec, QueueName
+from jobq.core.records import ChildPolicy, Edge, Input, JobKey, QueueName
 from jobq.core.states import State
 from jobq.core.verdicts import ChildEnd
-from jobq.stores.relational import bounds, ending, locks, rows, waiting
+from jobq.stores.relational import ending, locks, rows, waiting
 from jobq.stores.relational.codes import BLOCKED, COMPLETED, ENDED, FAILED, FOREVER, NOTED, WANTED
 from jobq.stores.relational.options import pack_failure, unpack_failure, unpack_options
 from jobq.stores.relational.rows import Job
@@ -39,7 +36,6 @@ def tie(
     """
     there = set(tx.execute(tx.sql.ties["edge_names"], (parent.pk,)))
     ordinal = len(there)
-    policy = unpack_options(parent.options).policy
     tenant = tx.queue_by_qid(parent.qid).tenant
     fatal: Job | None = None
     for edge in edges:
@@ -48,53 +44,97 @@ def tie(
         )  # a flow lives in one tenant
         id = edge.job.id if aliases is None else aliases.get(edge.job, edge.job.id)
         child = None if queue is None else tx.find_free(queue.qid, id)
-        if child is None and queue is not None and id != edge.job.id:
-            # A throttle whose job's record is gone has refused the member. It counts as completed,
-            # as in the result of `put`.
-            if (queue.qid, edge.job.id) not in there:
-                there.add((queue.qid, edge.job.id))
-                ended = rows.Edge(
-                    ordinal=ordinal,
-                    child_qid=queue.qid,
-                    child=id,
-                    data=int(edge.data),
-                    done=_COMPLETED,
-                    result=None,
-                    codec="json",
-                    failure=None,
-                    asked=edge.job.id,
-                )
-                tx.execute(tx.sql.ties["add_edge"], (parent.pk, *ended))
-                ordinal += 1
-            continue
-        if child is None:
+        if queue is None or (child is None and id == edge.job.id):
             raise refusals.unknown_child(parent.id, edge.job)
-        if (child.qid, edge.job.id) in there:
+        if (queue.qid, edge.job.id) in there:
             continue
-        there.add((child.qid, edge.job.id))
-        done, result, failure = _end_of(child, policy) if child.state in ENDED else (0, None, None)
-        if done and verdicts.fails_parent(policy, STATES[child.state]):
-            if tx.may_change(child):
-                fatal = fatal or child
-            else:
-                done, failure = 0, None
-        row = rows.Edge(
-            ordinal=ordinal,
-            child_qid=child.qid,
-            child=child.id,
-            data=int(edge.data),
-            done=done,
-            result=result if edge.data else None,
-            codec=child.codec,
-            failure=failure,
-            asked=None if id == edge.job.id else edge.job.id,
-        )
-        tx.execute(tx.sql.ties["add_edge"], (parent.pk, *row))
+        there.add((queue.qid, edge.job.id))
+        failing = tie_to(tx, parent, edge, ordinal, queue.qid, id, child)
+        fatal = fatal or failing
         ordinal += 1
-        if not done:
-            _want(tx, parent, child)
     parent.flags |= NOTED
     return fatal
+
+
+def tie_to(
+    tx: Tx, parent: Job, edge: Edge, ordinal: int, qid: int, id: str, child: Job | None
+) -> Job | None:
+    """Make a blocked job wait for another one, which has this id. Returns it if it has ended, and
+    its end fails the parent."""
+    asked = None if id == edge.job.id else edge.job.id
+    if child is None:
+        # A throttle whose job's record is gone has refused the member. It counts as completed, as
+        # in the result of `put`.
+        gone = rows.Edge(
+            ordinal, qid, id, int(edge.data), _COMPLETED, None, "json", None, edge.job.id
+        )
+        tx.execute(tx.sql.ties["add_edge"], (parent.pk, *gone))
+        return None
+    policy = unpack_options(parent.options).policy
+    fatal = None
+    done, result, failure = _stored_end(child, policy) if child.state in ENDED else (0, None, None)
+    if done and verdicts.fails_parent(policy, STATES[child.state]):
+        if tx.may_change(child):
+            fatal = child
+        else:
+            done, failure = 0, None
+    row = rows.Edge(
+        ordinal=ordinal,
+        child_qid=qid,
+        child=id,
+        data=int(edge.data),
+        done=done,
+        result=result if edge.data else None,
+        codec=child.codec,
+        failure=failure,
+        asked=asked,
+    )
+    tx.execute(tx.sql.ties["add_edge"], (parent.pk, *row))
+    if not done:
+        _want(tx, parent, child)
+    return fatal
+
+
+def tie_to_gone(tx: Tx, parent: Job, edge: Edge, ordinal: int, qid: int) -> ChildEnd | None:
+    """The same for a job that was deleted after its flow was checked: it counts as cancelled.
+
+    Returns its end if that fails the parent."""
+    policy = unpack_options(parent.options).policy
+    row = rows.Edge(
+        ordinal, qid, edge.job.id, int(edge.data), _NOT_COMPLETED, None, "json", None, None
+    )
+    end, _, failure = _gone(row, policy)
+    tx.execute(tx.sql.ties["add_edge"], (parent.pk, *row._replace(failure=failure)))
+    return end if verdicts.fails_parent(policy, end.state) else None
+
+
+def meet(tx: Tx, qid: int, id: str) -> None:
+    """Let a stored job reach the parents that wait for its id and that it does not know.
+
+    If it has ended, they get its end now. If its record is gone, it counts as completed."""
+    child = tx.find_free(qid, id)
+    edges = tx.execute(tx.sql.ties["waiting_parents"], (qid, id, _BATCH)).fetchall()
+    if child is not None and child.state not in ENDED:
+        for pk, _, _ in edges if child.pk in tx.completing else edges[:1]:
+            parent = tx.job(pk)
+            if parent is not None:
+                _want(tx, parent, child)
+                tx.save(parent)
+        return
+    while edges:
+        for pk, ordinal, data in edges:
+            if child is None:
+                tx.execute(tx.sql.ties["end_edge"], (_COMPLETED, None, "json", None, pk, ordinal))
+                _release(tx, pk)
+            else:
+                _hand_over(tx, pk, ordinal, bool(data), child)
+        edges = tx.execute(tx.sql.ties["waiting_parents"], (qid, id, _BATCH)).fetchall()
+
+
+def _release(tx: Tx, pk: int) -> None:
+    parent = tx.job(pk)
+    if parent is not None and parent.state == BLOCKED and not (parent.follows or waits(tx, parent)):
+        waiting.unblock(tx, parent)
 
 
 def tie_again(tx: Tx, parent: Job) -> ChildEnd | None:
@@ -109,14 +149,16 @@ def tie_again(tx: Tx, parent: Job) -> ChildEnd | None:
         if edge.done and edge.result is not None:
             continue
         child = tx.find_free(edge.child_qid, edge.child)
+        if child is None and _is_staged(edge):
+            continue
         if child is None:
             if edge.done == _COMPLETED and (edge.asked is not None or not edge.data):
                 continue  # it has completed, or counts as completed (see `tie`)
             done, codec = _NOT_COMPLETED, edge.codec or "json"
             end, result, failure = _gone(edge, policy)
         elif child.state in ENDED:
-            end, codec = _ended(child), child.codec
-            done, result, failure = _end_of(child, policy)
+            end, codec = end_of(child), child.codec
+            done, result, failure = _stored_end(child, policy)
         else:
             tx.execute(tx.sql.ties["reopen_edge"], (parent.pk, edge.ordinal))
             _want(tx, parent, child)
@@ -128,6 +170,11 @@ def tie_again(tx: Tx, parent: Job) -> ChildEnd | None:
             (done, result if edge.data else None, codec, failure, parent.pk, edge.ordinal),
         )
     return fatal
+
+
+def _is_staged(edge: rows.Edge) -> bool:
+    """Whether an edge may lead to a member of its flow that is no job yet (see submitting.py)."""
+    return not edge.done and edge.codec is None
 
 
 def _gone(edge: rows.Edge, policy: ChildPolicy) -> tuple[ChildEnd, None, bytes | None]:
@@ -164,7 +211,9 @@ def decide(tx: Tx, pk: int) -> None:
     for row in tx.execute(tx.sql.ties["edges_of"], (pk,)).fetchall():
         edge = rows.Edge(*row)
         child = None if edge.done else tx.find_free(edge.child_qid, edge.child)
-        if child is None or child.state in ENDED:
+        if child is None and _is_staged(edge):
+            parent.at_ms = tx.now + _LOOK_MS
+        elif child is None or child.state in ENDED:
             ended += [] if edge.done else [(edge, child)]
         elif child.pk in tx.completing:  # its row is locked
             parent.at_ms = tx.now + _LOOK_MS
@@ -207,7 +256,7 @@ def deliver(tx: Tx) -> None:
 
 def fail_parent(tx: Tx, parent: Job, child: Job) -> None:
     """Fail a parent because of a child, by policy `fail`."""
-    fail_because(tx, parent, _ended(child))
+    fail_because(tx, parent, end_of(child))
 
 
 def fail_because(tx: Tx, parent: Job, end: ChildEnd) -> None:
@@ -216,7 +265,8 @@ def fail_because(tx: Tx, parent: Job, end: ChildEnd) -> None:
     ending.end(tx, tx.queue_by_qid(parent.qid), parent, FAILED, failure=failure)
 
 
-def _ended(child: Job) -> ChildEnd:
+def end_of(child: Job) -> ChildEnd:
+    """How a job has ended."""
     failure = unpack_failure(child.failure)
     return ChildEnd(
         child.id, child.name, STATES[child.state], failure, child.attempt, child.finished_ms or 0
@@ -240,55 +290,6 @@ def inputs(tx: Tx, pk: int) -> tuple[Input, ...]:
     return tuple(found)
 
 
-def stage(tx: Tx, tenant: str, flow: str, specs: list[JobSpec]) -> bool:
-    """Store members of a flow, not visible yet. Returns False if the flow is complete."""
-    tx.execute(tx.sql.ties["begin_flow"], (tenant, flow, tx.now))
-    if tx.execute(tx.sql.ties["flow"], (tenant, flow)).fetchone()[1]:
-        return False
-    new = [
-        spec
-        for spec in specs
-        if not tx.execute(
-            tx.sql.ties["is_staged"], (tenant, flow, spec.queue.queue, spec.id)
-        ).fetchone()
-    ]
-    for spec, place in zip(new, bounds.reserve(tx, new), strict=True):
-        tx.execute(
-            tx.sql.ties["stage"],
-            (tenant, flow, msgspec.msgpack.encode(spec), spec.queue.queue, spec.id, int(place)),
-        )
-    return True
-
-
-def unstage(tx: Tx, tenant: str, flow: str) -> list[JobSpec]:
-    """All members of a flow, to be put now. The flow is complete."""
-    specs = [
-        msgspec.msgpack.decode(data, type=JobSpec)
-        for (data,) in tx.execute(tx.sql.ties["staged"], (tenant, flow))
-    ]
-    bounds.give_back(tx, tenant, flow)
-    tx.execute(tx.sql.ties["unstage"], (tenant, flow))
-    tx.execute(tx.sql.ties["end_flow"], (tenant, flow))
-    return specs
-
-
-def discard(tx: Tx, tenant: str, flow: str) -> None:
-    """Delete the members of a flow and free their places: a call of the flow was refused."""
-    if tx.change(tx.sql.ties["drop_unfinished"], (tenant, flow)):
-        bounds.give_back(tx, tenant, flow)
-        tx.execute(tx.sql.ties["unstage"], (tenant, flow))
-
-
-def sweep(tx: Tx, limit: int) -> int:
-    """Delete flows that were never completed, and old complete ones."""
-    old = tx.execute(tx.sql.ties["old_flows"], (tx.now - FLOW_MS, limit)).fetchall()
-    for tenant, flow in old:
-        bounds.give_back(tx, tenant, flow)
-        tx.execute(tx.sql.ties["unstage"], (tenant, flow))
-        tx.execute(tx.sql.ties["drop_flow"], (tenant, flow))
-    return len(old)
-
-
 def family(tx: Tx, job: Job) -> tuple[tuple[JobKey, ...], tuple[JobKey, ...]]:
     """The parents and children of a job."""
     parents: tuple[JobKey, ...] = ()
@@ -304,10 +305,10 @@ def _keys(found: list[tuple[str, str, str]]) -> tuple[JobKey, ...]:
     return tuple(JobKey(QueueName(tenant, queue), id) for tenant, queue, id in found)
 
 
-def _end_of(child: Job, policy: ChildPolicy) -> tuple[int, bytes | None, bytes | None]:
+def _stored_end(child: Job, policy: ChildPolicy) -> tuple[int, bytes | None, bytes | None]:
     if child.state == COMPLETED:
         return _COMPLETED, child.result, None
-    failure = verdicts.failure_for_parent(policy, _ended(child))
+    failure = verdicts.failure_for_parent(policy, end_of(child))
     return _NOT_COMPLETED, None, None if failure is None else pack_failure(failure)
 
 
@@ -318,7 +319,7 @@ def _hand_over(tx: Tx, pk: int, ordinal: int, data: bool, child: Job) -> None:
     """
     state, follows, packed = tx.execute(tx.sql.ties["parent"], (pk,)).fetchone() or (None, 0, None)
     options = unpack_options(packed)
-    done, result, failure = _end_of(child, options.policy)
+    done, result, failure = _stored_end(child, options.policy)
     tx.execute(
         tx.sql.ties["end_edge"], (done, result if data else None, child.codec, failure, pk, ordinal)
     )

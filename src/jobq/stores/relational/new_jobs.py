@@ -19,6 +19,7 @@ from jobq.stores.relational.codes import (
     SCHEDULED,
     TTL,
     WAITING,
+    WANTED,
     WATCHED,
 )
 from jobq.stores.relational.mailbox import Address
@@ -69,10 +70,19 @@ def new_job(
 
 
 def insert(
-    tx: Tx, qid: int, spec: JobSpec, life: int, watch: Watch | None, *, blocked: bool
+    tx: Tx,
+    qid: int,
+    spec: JobSpec,
+    life: int,
+    watch: Watch | None,
+    *,
+    blocked: bool,
+    wanted: bool = False,
 ) -> Job | None:
     """Insert one job and return its row. None: another transaction has just put its id."""
     row = new_job(qid, spec, tx.take_places(qid), tx.now, tx.ahead, watch, life)
+    if wanted:
+        row = row._replace(flags=row.flags | WANTED)
     if blocked:
         row = row._replace(state=BLOCKED, at_ms=FOREVER, due_ms=None, flags=row.flags | NOTED)
     return tx.insert_job(row)

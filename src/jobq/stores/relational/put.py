@@ -6,7 +6,7 @@ others are inserted one by one.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import msgspec
 
@@ -20,7 +20,7 @@ from jobq.core.queues import with_defaults
 from jobq.core.records import JobKey, JobSpec, PutResult, QueueName
 from jobq.core.states import Kind, State
 from jobq.stores.relational import bounds, ending, flows, locks, new_jobs, waiting
-from jobq.stores.relational.codes import DELAYED
+from jobq.stores.relational.codes import DELAYED, WANTED
 from jobq.stores.relational.new_jobs import Watch, new_job
 from jobq.stores.relational.records import record
 from jobq.stores.relational.rows import Job, QueueRow
@@ -28,27 +28,9 @@ from jobq.stores.relational.tx import Tx
 
 
 def put(
-    tx: Tx,
-    specs: Sequence[JobSpec],
-    watch: Watch | None,
-    flow: str | None = None,
-    last: bool = True,
-    bounded: bool = True,
+    tx: Tx, specs: Sequence[JobSpec], watch: Watch | None, bounded: bool = True
 ) -> list[PutResult]:
     """Implements `Store.put`. Without `bounded`, no job is refused because its queue is full."""
-    if flow is not None:
-        if not specs:
-            raise refusals.empty_flow(flow)
-        check_locks(specs)
-        tenant = specs[0].queue.tenant
-        staged = flows.stage(tx, tenant, flow, list(specs))
-        if not last or not staged:
-            return [_staged(tx, spec) for spec in specs]
-        every = flows.unstage(tx, tenant, flow)
-        check_locks(every)
-        results = put(tx, every, watch, bounded=False)
-        found = {(spec.queue, spec.id): result for spec, result in zip(every, results, strict=True)}
-        return [found[spec.queue, spec.id] for spec in specs]
     tied: list[tuple[Job, JobSpec]] = []
     first = specs[0].queue if specs else None
     if all(spec.queue is first or spec.queue == first for spec in specs):
@@ -135,11 +117,38 @@ def _put_in(
     room = bounds.room(tx, queue) if bounded else None
     if room is not None and room < len(specs):
         return _put_bounded(tx, queue, specs, watch, tied, room)
-    if all(spec.unique is None and not spec.after and spec.schedule is None for spec in specs):
-        return _put_plain(tx, queue, specs, watch)
     if depend_on_each_other(specs):
         check_locks(specs)
-    return [_put_one(tx, queue, spec, watch, tied) for spec in specs]
+    return _insert(tx, queue, specs, watch, tied)
+
+
+def insert(
+    tx: Tx,
+    queue: QueueRow,
+    specs: Sequence[JobSpec],
+    watch: Watch | None,
+    tied: list[tuple[Job, JobSpec]],
+    wanted: Collection[str],
+) -> list[PutResult]:
+    """Insert members of one queue whose flow was checked. Others wait for the `wanted` ones.
+
+    New jobs that wait for others are added to `tied`, and get no edges here."""
+    if queue.packed_settings is not None:
+        specs = with_defaults(specs, queue.settings.defaults)
+    return _insert(tx, queue, specs, watch, tied, wanted)
+
+
+def _insert(
+    tx: Tx,
+    queue: QueueRow,
+    specs: Sequence[JobSpec],
+    watch: Watch | None,
+    tied: list[tuple[Job, JobSpec]],
+    wanted: Collection[str] = (),
+) -> list[PutResult]:
+    if all(spec.unique is None and not spec.after and spec.schedule is None for spec in specs):
+        return _put_plain(tx, queue, specs, watch, wanted)
+    return [_put_one(tx, queue, spec, watch, tied, wanted) for spec in specs]
 
 
 def _put_bounded(
@@ -170,12 +179,18 @@ def _put_bounded(
 
 
 def _put_plain(
-    tx: Tx, queue: QueueRow, specs: Sequence[JobSpec], watch: Watch | None
+    tx: Tx,
+    queue: QueueRow,
+    specs: Sequence[JobSpec],
+    watch: Watch | None,
+    wanted: Collection[str],
 ) -> list[PutResult]:
     """Insert all at once. Only if fewer rows were inserted, look which ids existed already."""
     qid, now = queue.qid, tx.now
     place = tx.take_places(qid, len(specs))
     rows = [new_job(qid, spec, place + n, now, tx.ahead, watch) for n, spec in enumerate(specs)]
+    if wanted:
+        rows = [row._replace(flags=row.flags | WANTED) if row.id in wanted else row for row in rows]
     inserted = tx.insert_jobs(rows)
     taken: set[str] = set()
     repeated = False
@@ -197,7 +212,7 @@ def _put_plain(
     fresh, results = [], []
     for spec, row in zip(specs, rows, strict=True):
         if spec.id in taken or spec.id in seen:
-            results.append(_put_one(tx, queue, spec, watch, []))
+            results.append(_put_one(tx, queue, spec, watch, [], wanted))
         else:
             seen.add(spec.id)
             fresh.append(row)
@@ -211,7 +226,12 @@ def _put_plain(
 
 
 def _put_one(
-    tx: Tx, queue: QueueRow, spec: JobSpec, watch: Watch | None, tied: list[tuple[Job, JobSpec]]
+    tx: Tx,
+    queue: QueueRow,
+    spec: JobSpec,
+    watch: Watch | None,
+    tied: list[tuple[Job, JobSpec]],
+    wanted: Collection[str] = (),
 ) -> PutResult:
     qid = queue.qid
     old, life = place_for(tx, queue, spec.id)
@@ -234,9 +254,11 @@ def _put_one(
                 return _duplicate(queue, follower)
             followed = held.job
     blocked = bool(spec.after) or followed is not None
-    job = new_jobs.insert(tx, qid, spec, life, watch, blocked=blocked)
+    job = new_jobs.insert(tx, qid, spec, life, watch, blocked=blocked, wanted=spec.id in wanted)
     if job is None:
-        return _put_one(tx, queue, spec, watch, tied)  # finds the job that was put meanwhile
+        return _put_one(
+            tx, queue, spec, watch, tied, wanted
+        )  # finds the job that was put meanwhile
     _accept(tx, job, spec, watch, followed)
     if spec.after:
         tied.append((job, spec))
@@ -282,14 +304,6 @@ def _duplicate(queue: QueueRow, job: Job) -> PutResult:
         duplicate=True,
         found=record(job, queue.qname),
     )
-
-
-def _staged(tx: Tx, spec: JobSpec) -> PutResult:
-    queue = tx.queue(spec.queue)
-    job = None if queue is None else tx.look(queue.qid, spec.id)
-    if job is not None:
-        return PutResult(id=job.id, life=job.life, state=STATES[job.state], duplicate=True)
-    return PutResult(id=spec.id, life=0, state=State.BLOCKED if spec.after else State.WAITING)
 
 
 def checked(queue: QueueRow, specs: Sequence[JobSpec]) -> QueueRow:

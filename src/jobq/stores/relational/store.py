@@ -49,7 +49,6 @@ from jobq.core.workers import Beat, WorkerRecord, WorkerRequest
 from jobq.errors import JobqError, StoreUnavailable
 from jobq.stores.relational import (
     alter,
-    flows,
     holds,
     locks,
     presence,
@@ -59,11 +58,15 @@ from jobq.stores.relational import (
     schedules,
     settle,
     signals,
+    staging,
+    submission,
+    submitting,
 )
 from jobq.stores.relational import put as puts
 from jobq.stores.relational.expectations import Expectations
 from jobq.stores.relational.mailbox import Mailbox
 from jobq.stores.relational.new_jobs import Watch
+from jobq.stores.relational.submitting import Flow
 
 T = TypeVar("T")
 Work = Callable[..., T]
@@ -87,10 +90,6 @@ class RelationalStore(ABC):
     @abstractmethod
     def _write(self, work: Work[T], *args: object) -> Coroutine[Any, Any, T]:
         """Run a write of any size."""
-
-    def _write_long(self, work: Work[T], *args: object) -> Coroutine[Any, Any, T]:
-        """Like `_write`, for a call whose time depends on what earlier calls have stored."""
-        return self._write(work, *args)
 
     @abstractmethod
     def _write_small(self, work: Work[T], *args: object) -> Coroutine[Any, Any, T]:
@@ -134,14 +133,19 @@ class RelationalStore(ABC):
     async def _put_flow(
         self, specs: Sequence[JobSpec], watch: Watch | None, flow: str, last: bool
     ) -> list[PutResult]:
+        tenant = specs[0].queue.tenant if specs else ""
         try:
-            write = self._write_long if last else self._write
-            return await write(puts.put, specs, watch, flow, last)
+            results = await self._write(submitting.put_flow, specs, watch, flow, last)
+            if results is None:
+                at = Flow(tenant, flow)
+                return await submission.submit(self._read, self._write, at, specs, watch)
+            return results
         except StoreUnavailable:
             raise  # the members may be stored: the caller repeats the call
         except JobqError:
-            if specs:
-                await self._write(flows.discard, specs[0].queue.tenant, flow)
+            more = bool(specs)
+            while more:
+                more = await self._write(staging.discard, tenant, flow)
             raise
 
     async def settle(

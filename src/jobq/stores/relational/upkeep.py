@@ -7,7 +7,17 @@ from __future__ import annotations
 
 from jobq.core import outcomes, verdicts
 from jobq.core.states import Kind
-from jobq.stores.relational import ending, failed_runs, flows, holds, last_chances, sweeps, waiting
+from jobq.stores.relational import (
+    ending,
+    failed_runs,
+    flows,
+    holds,
+    last_chances,
+    staging,
+    submitting,
+    sweeps,
+    waiting,
+)
 from jobq.stores.relational.codes import CANCEL, CANCELLED, ENDED, ERRED, FAILED, NOTED
 from jobq.stores.relational.memory import Beyond
 from jobq.stores.relational.options import unpack_options
@@ -71,7 +81,7 @@ def tick_rest(tx: Tx, limit: int) -> int:
     """The part of a tick that concerns no single queue. Returns how many steps it took."""
     most = max(1, limit)
     holds.tick(tx, most)
-    steps = flows.sweep(tx, most)
+    steps = submitting.tick(tx, most) + staging.sweep(tx, most)
     tx.execute(tx.sql.ties["sweep_locks"], (tx.now, most))
     sweeps.tick(tx, most)
     return steps

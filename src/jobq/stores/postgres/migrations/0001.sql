@@ -198,10 +198,12 @@ CREATE TABLE flows (
     PRIMARY KEY (tenant, flow)
 );
 CREATE INDEX flows_clock ON flows (begun_ms);
+CREATE INDEX flows_left ON flows (done) WHERE done >= 2;
 CREATE TABLE staged (
     tenant  text COLLATE "C" NOT NULL,
     flow    text COLLATE "C" NOT NULL,
     n       integer NOT NULL,
+    weight  integer NOT NULL DEFAULT 1,         -- what it costs to make a job of the member
     place   smallint NOT NULL DEFAULT 0,        -- 1: the member has a place under max_waiting
     queue   text COLLATE "C" NOT NULL DEFAULT '',
     id      text COLLATE "C" NOT NULL DEFAULT '',

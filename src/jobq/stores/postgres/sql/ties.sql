@@ -55,7 +55,8 @@ WHERE e.child_qid = $1 AND e.child = $2 LIMIT 1000;
 
 -- name: children_of: children that a parent waits or waited for
 SELECT q.tenant, q.name, e.child FROM edges e JOIN queues q ON q.qid = e.child_qid
-WHERE e.parent = $1 GROUP BY q.tenant, q.name, e.child ORDER BY min(e.ordinal) LIMIT 20000;
+WHERE e.parent = $1 AND e.ordinal >= 0
+GROUP BY q.tenant, q.name, e.child ORDER BY min(e.ordinal) LIMIT 20000;
 
 -- name: end_edge: store the end of a child
 UPDATE edges SET done = $1, result = $2, codec = $3, failure = $4
@@ -63,6 +64,19 @@ WHERE parent = $5 AND ordinal = $6;
 
 -- name: reopen_edge: a parent waits again for a child that is run again
 UPDATE edges SET done = 0, result = NULL, failure = NULL WHERE parent = $1 AND ordinal = $2;
+
+-- name: awaited: which of these ids are waited for
+SELECT id FROM unnest($2::text[]) AS asked (id)
+WHERE EXISTS (SELECT FROM edges WHERE child_qid = $1 AND child = asked.id AND done = 0);
+
+-- name: redirect_edges: parents that wait for an id wait for another job, and know it by that id
+UPDATE edges SET child = $1, asked = $2 WHERE child_qid = $3 AND child = $2 AND done = 0;
+
+-- name: tying: whether more edges of a parent follow (see submitting.py)
+SELECT 1 FROM edges WHERE parent = $1 AND ordinal = -1;
+
+-- name: all_tied: no more edges of a parent follow
+DELETE FROM edges WHERE parent = $1 AND ordinal = -1;
 
 -- name: add_signal: store a signal until the handler receives it
 INSERT INTO signals (pk, n, name, value)
@@ -136,39 +150,55 @@ DELETE FROM edges WHERE parent = $1;
 INSERT INTO flows (tenant, flow, begun_ms, done) VALUES ($1, $2, $3, 0)
 ON CONFLICT (tenant, flow) DO NOTHING;
 
--- name: flow: when a flow was begun, and whether it is complete. Calls of one flow wait for each
--- other here.
-SELECT begun_ms, done FROM flows WHERE tenant = $1 AND flow = $2 FOR NO KEY UPDATE;
+-- name: flow: the state of a flow. Calls of one flow wait for each other here.
+SELECT done FROM flows WHERE tenant = $1 AND flow = $2 FOR NO KEY UPDATE;
 
--- name: stage: store a member of a flow, unless it is stored already
-INSERT INTO staged (tenant, flow, n, spec, queue, id, place)
-SELECT $1::text, $2::text,
-    1 + coalesce((SELECT max(n) FROM staged WHERE tenant = $1 AND flow = $2), 0), $3::bytea,
-    $4::text, $5::text, $6
-ON CONFLICT DO NOTHING;
+-- name: flow_now: the same, and nothing is locked
+SELECT done FROM flows WHERE tenant = $1 AND flow = $2;
 
--- name: is_staged: whether a member is stored already
-SELECT 1 FROM staged WHERE tenant = $1 AND flow = $2 AND queue = $3 AND id = $4 AND id != '';
+-- name: set_flow: change the state of a flow; a complete one is kept, so that a repeated call
+-- changes nothing
+UPDATE flows SET done = $1, begun_ms = $2 WHERE tenant = $3 AND flow = $4;
 
--- name: places_of: how many places a flow has reserved in each queue
-SELECT queue, sum(place) FROM staged WHERE tenant = $1 AND flow = $2
-GROUP BY queue HAVING sum(place) > 0 ORDER BY queue;
+-- name: stage: store a member of a flow, or a part of its edges
+INSERT INTO staged (tenant, flow, n, weight, place, queue, id, spec)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8);
 
--- name: staged: the members of a flow, in their order
-SELECT spec FROM staged WHERE tenant = $1 AND flow = $2 ORDER BY n;
+-- name: staged_ends: the lowest and the highest place of a flow
+SELECT coalesce((SELECT min(n) FROM staged WHERE tenant = $1 AND flow = $2), 0),
+    coalesce((SELECT max(n) FROM staged WHERE tenant = $1 AND flow = $2), 0);
 
--- name: unstage: delete the stored members of a flow
-DELETE FROM staged WHERE tenant = $1 AND flow = $2;
+-- name: staged_among: which of these ids of a queue are stored for a flow, and the ids of the jobs
+-- that represent those that have become no job
+SELECT s.id, s.stands_for
+FROM unnest($4::text[]) AS asked (id), LATERAL (
+    SELECT id, CASE WHEN n >= 1073741824 THEN spec END AS stands_for FROM staged
+    WHERE tenant = $1 AND flow = $2 AND queue = $3 AND id = asked.id AND id != '' LIMIT 1
+) s;
 
--- name: end_flow: mark a flow as complete; it is kept, so that a repeated call changes nothing
-UPDATE flows SET done = 1 WHERE tenant = $1 AND flow = $2;
+-- name: next_weights: the next members of a flow that are not jobs yet, and what they cost
+SELECT n, weight FROM staged
+WHERE tenant = $1 AND flow = $2 AND n > $3 AND n < 1073741824 ORDER BY n LIMIT $4;
 
--- name: old_flows: flows that were begun before a time
-SELECT tenant, flow FROM flows WHERE begun_ms < $1 ORDER BY begun_ms LIMIT $2
+-- name: next_staged: the members between two places
+SELECT n, place, id, spec FROM staged WHERE tenant = $1 AND flow = $2 AND n > $3 AND n <= $4
+ORDER BY n;
+
+-- name: next_places: members of a flow in any state, and whether they have a place in their queue
+SELECT n, place, queue FROM staged WHERE tenant = $1 AND flow = $2 ORDER BY n LIMIT $3;
+
+-- name: staged: the members of a flow, in the order in which they came
+SELECT spec FROM staged WHERE tenant = $1 AND flow = $2 ORDER BY abs(n);
+
+-- name: unstage: delete the members between two places
+DELETE FROM staged WHERE tenant = $1 AND flow = $2 AND n > $3 AND n <= $4;
+
+-- name: old_flows: flows that were begun before a time, or are complete since then
+SELECT tenant, flow, done FROM flows WHERE begun_ms < $1 AND done < 2 ORDER BY begun_ms LIMIT $2
 FOR UPDATE SKIP LOCKED;
 
--- name: drop_unfinished: delete a flow that is not complete
-DELETE FROM flows WHERE tenant = $1 AND flow = $2 AND done = 0;
+-- name: left_flows: flows that a caller has left before they were complete or discarded
+SELECT tenant, flow, done FROM flows WHERE done >= 2 AND begun_ms < $1 LIMIT $2;
 
 -- name: drop_flow: delete a flow
 DELETE FROM flows WHERE tenant = $1 AND flow = $2;

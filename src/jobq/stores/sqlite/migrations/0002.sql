@@ -21,6 +21,12 @@ ALTER TABLE staged ADD COLUMN id TEXT NOT NULL DEFAULT '';
 ALTER TABLE staged ADD COLUMN place INTEGER NOT NULL DEFAULT 0;
 CREATE UNIQUE INDEX staged_identity ON staged (tenant, flow, queue, id) WHERE id != '';
 
+-- Flows that are submitted by several transactions (see submitting.py). `weight` is what it costs
+-- to make a job of a member. Ticks find old flows, and those that a caller has left, by an index.
+ALTER TABLE staged ADD COLUMN weight INTEGER NOT NULL DEFAULT 1;
+CREATE INDEX flows_clock ON flows (begun_ms);
+CREATE INDEX flows_left ON flows (done) WHERE done >= 2;
+
 -- Holds: no job of the queue (key '') or of one key starts before a time. `ms` is the length that
 -- was requested: after the clock was set back, the rest looks longer than that.
 CREATE TABLE holds (

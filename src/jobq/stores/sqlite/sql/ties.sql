@@ -39,13 +39,27 @@ WHERE e.child_qid = ? AND e.child = ? LIMIT 1000;
 
 -- name: children_of: children that a parent waits or waited for
 SELECT q.tenant, q.name, e.child FROM edges e JOIN queues q ON q.qid = e.child_qid
-WHERE e.parent = ? GROUP BY e.child_qid, e.child ORDER BY min(e.ordinal) LIMIT 20000;
+WHERE e.parent = ? AND e.ordinal >= 0
+GROUP BY e.child_qid, e.child ORDER BY min(e.ordinal) LIMIT 20000;
 
 -- name: end_edge: store the end of a child
 UPDATE edges SET done = ?, result = ?, codec = ?, failure = ? WHERE parent = ? AND ordinal = ?;
 
 -- name: reopen_edge: a parent waits again for a child that is run again
 UPDATE edges SET done = 0, result = NULL, failure = NULL WHERE parent = ? AND ordinal = ?;
+
+-- name: awaited: which of these ids are waited for
+SELECT DISTINCT child FROM edges
+WHERE child_qid = ? AND child IN (SELECT value FROM json_each(?)) AND done = 0;
+
+-- name: redirect_edges: parents that wait for an id wait for another job, and know it by that id
+UPDATE edges SET child = ?1, asked = ?2 WHERE child_qid = ?3 AND child = ?2 AND done = 0;
+
+-- name: tying: whether more edges of a parent follow (see submitting.py)
+SELECT 1 FROM edges WHERE parent = ? AND ordinal = -1;
+
+-- name: all_tied: no more edges of a parent follow
+DELETE FROM edges WHERE parent = ? AND ordinal = -1;
 
 -- name: add_signal: store a signal until the handler receives it
 INSERT INTO signals (pk, n, name, value)
@@ -116,34 +130,52 @@ DELETE FROM edges WHERE parent = ?;
 INSERT INTO flows (tenant, flow, begun_ms, done) VALUES (?, ?, ?, 0)
 ON CONFLICT (tenant, flow) DO NOTHING;
 
--- name: flow: when a flow was begun, and whether it is complete
-SELECT begun_ms, done FROM flows WHERE tenant = ? AND flow = ?;
+-- name: flow: the state of a flow
+SELECT done FROM flows WHERE tenant = ? AND flow = ?;
 
--- name: stage: store a member of a flow, unless it is stored already
-INSERT OR IGNORE INTO staged (tenant, flow, n, spec, queue, id, place) SELECT ?1, ?2,
-    1 + ifnull((SELECT max(n) FROM staged WHERE tenant = ?1 AND flow = ?2), 0), ?3, ?4, ?5, ?6;
+-- name: flow_now: the same, and nothing is locked
+SELECT done FROM flows WHERE tenant = ? AND flow = ?;
 
--- name: is_staged: whether a member is stored already
-SELECT 1 FROM staged WHERE tenant = ? AND flow = ? AND queue = ? AND id = ? AND id != '';
+-- name: set_flow: change the state of a flow; a complete one is kept, so that a repeated call
+-- changes nothing
+UPDATE flows SET done = ?, begun_ms = ? WHERE tenant = ? AND flow = ?;
 
--- name: places_of: how many places a flow has reserved in each queue
-SELECT queue, sum(place) FROM staged WHERE tenant = ? AND flow = ?
-GROUP BY queue HAVING sum(place) > 0;
+-- name: stage: store a member of a flow, or a part of its edges
+INSERT INTO staged (tenant, flow, n, weight, place, queue, id, spec)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?);
 
--- name: staged: the members of a flow, in their order
-SELECT spec FROM staged WHERE tenant = ? AND flow = ? ORDER BY n;
+-- name: staged_ends: the lowest and the highest place of a flow
+SELECT ifnull((SELECT min(n) FROM staged WHERE tenant = ?1 AND flow = ?2), 0),
+    ifnull((SELECT max(n) FROM staged WHERE tenant = ?1 AND flow = ?2), 0);
 
--- name: unstage: delete the stored members of a flow
-DELETE FROM staged WHERE tenant = ? AND flow = ?;
+-- name: staged_among: which of these ids of a queue are stored for a flow, and the ids of the jobs
+-- that represent those that have become no job
+SELECT id, CASE WHEN n >= 1073741824 THEN spec END FROM staged
+WHERE tenant = ? AND flow = ? AND queue = ? AND id != ''
+    AND id IN (SELECT value FROM json_each(?));
 
--- name: end_flow: mark a flow as complete; it is kept, so that a repeated call changes nothing
-UPDATE flows SET done = 1 WHERE tenant = ? AND flow = ?;
+-- name: next_weights: the next members of a flow that are not jobs yet, and what they cost
+SELECT n, weight FROM staged
+WHERE tenant = ? AND flow = ? AND n > ? AND n < 1073741824 ORDER BY n LIMIT ?;
 
--- name: old_flows: flows that were begun before a time
-SELECT tenant, flow FROM flows WHERE begun_ms < ? LIMIT ?;
+-- name: next_staged: the members between two places
+SELECT n, place, id, spec FROM staged WHERE tenant = ? AND flow = ? AND n > ? AND n <= ?
+ORDER BY n;
 
--- name: drop_unfinished: delete a flow that is not complete
-DELETE FROM flows WHERE tenant = ? AND flow = ? AND done = 0;
+-- name: next_places: members of a flow in any state, and whether they have a place in their queue
+SELECT n, place, queue FROM staged WHERE tenant = ? AND flow = ? ORDER BY n LIMIT ?;
+
+-- name: staged: the members of a flow, in the order in which they came
+SELECT spec FROM staged WHERE tenant = ? AND flow = ? ORDER BY abs(n);
+
+-- name: unstage: delete the members between two places
+DELETE FROM staged WHERE tenant = ? AND flow = ? AND n > ? AND n <= ?;
+
+-- name: old_flows: flows that were begun before a time, or are complete since then
+SELECT tenant, flow, done FROM flows WHERE begun_ms < ? AND done < 2 LIMIT ?;
+
+-- name: left_flows: flows that a caller has left before they were complete or discarded
+SELECT tenant, flow, done FROM flows WHERE done >= 2 AND begun_ms < ? LIMIT ?;
 
 -- name: drop_flow: delete a flow
 DELETE FROM flows WHERE tenant = ? AND flow = ?;
