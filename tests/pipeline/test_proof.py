@@ -319,6 +319,8 @@ RECORD = JobRecord(
         ({"state": "waiting"}, {}, True, False),
         ({}, {"state": State.FAILED}, True, True),
         ({}, {"name": "other"}, True, True),
+        ({}, {"attempt": 2}, True, True),
+        ({"state": "waiting"}, {"state": State.WAITING, "attempt": 2}, True, False),
         ({"life": 1}, {}, True, True),
         ({}, {"life": 1, "state": State.WAITING}, True, False),
         ({}, {"created_ms": 6, "state": State.WAITING}, True, False),
