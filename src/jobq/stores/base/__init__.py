@@ -11,6 +11,9 @@ all calls:
   the same atomic step.
 - **One clock.** The store's clock, or the `clock` given to `open_store`, decides what is due and
   what has expired. Expiry is checked on every read: an expired record is gone, swept or not.
+- **Times of a job never go back**, also if the clock is set or the clocks of two handles differ: an
+  event is not older than the event of the job before it, a job does not start before it was put,
+  and does not end before it started. A lease begins at the start that the store has recorded.
 - **Safe to repeat.** After `StoreUnavailable` the caller does not know whether the call was
   applied. Repeating it with the same arguments does not apply it twice: `put` recognises ids,
   `settle` recognises `call`, and the other calls are idempotent.

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from jobq.core.records import Claim, Lease
 from jobq.stores.postgres import waking
+from jobq.stores.postgres.clock import elapsed
 from jobq.stores.postgres.floors import as_columns
 from jobq.stores.postgres.link import Link, Reply
 from jobq.stores.postgres.memory import Plain, PostgresMemory
@@ -30,6 +31,7 @@ class ExchangedJob(ClaimedJob, array_like=True, gc=False):
     """A row that `exchange` returns."""
 
     qid: int
+    told_ms: int
     began_ms: int
     watched: list[int] | None  # completed jobs whose end has listeners
 
@@ -62,7 +64,7 @@ class Claiming:
     ) -> None:
         self.call, self.worker, self.name, self.queues = call, worker, name, queues
         self.limit = 0 if wanted is None else wanted.limit
-        self.expires = call.now + (0 if wanted is None else wanted.lease_ms)
+        self.lease_ms = 0 if wanted is None else wanted.lease_ms
         self.mark = token_mark(worker, name)
         self.caller = caller_of(worker, name)
         self.qids = [queue.qid for queue in queues]
@@ -71,6 +73,7 @@ class Claiming:
         self.sql = FAST_ABOVE if self.above else FAST
         self.lines = self.floors.ranges(self.qids) if self.above else None
         self._began = 0.0
+        self._sent = 0.0
         self._place: Reply | None = None
         if self.above:
             call.link.prepare(*_STATEMENTS_ABOVE)
@@ -78,9 +81,10 @@ class Claiming:
     def execute(self, ends: Ends, *, again: bool) -> Reply:
         """Queue the statement. `again`: the call has looked before."""
         link = self.call.link
+        self._sent = elapsed()
         parameters = (
             self.qids, *ends.columns, self.call.now, self.limit, self.mark, self.worker,
-            self.expires, self.caller, self.name, *ends.entries, again,
+            self.lease_ms, self.caller, self.name, *ends.entries, again,
         )  # fmt: skip
         if self.lines is None:
             return link.execute(FAST["exchange"], parameters)
@@ -128,12 +132,14 @@ class Claiming:
 
         Also the numbers of completed jobs whose end has listeners."""
         rows = reply.fetchall()
-        first_job, *_, started, watched = rows[0]  # the last two are the same in all rows
+        first_job, *_, told, started, watched = rows[0]  # the last three are the same in all rows
+        self.call.memory.told(told, self._sent)
         jobs = [] if first_job is None else read_all(rows, ExchangedJob)
         found: dict[int, list[ExchangedJob]] = {}
         for job in jobs:
             found.setdefault(job.qid, []).append(job)
         leases: list[Lease] = []
+        expires = started + self.lease_ms
         granted = self.call.memory.granted
         if len(granted) > REMEMBERED:
             granted.clear()
@@ -149,7 +155,7 @@ class Claiming:
                         job.failures, job.stalls, job.created_ms, job.due_ms, started, None,
                         bool(job.flags & WATCHED),
                     )  # fmt: skip
-                leases.append(lease_of(queue.name, job, token, started, self.expires))
+                leases.append(lease_of(queue.name, job, token, started, expires))
         return leases, watched
 
     def next_due(self) -> int | None:

@@ -38,6 +38,7 @@ def complete(tx: PostgresTx, lease: LeaseRef, result: bytes | None) -> None:
             f"job {lease.id} was not completed: its lease is lost, so another worker may run it; "
             "roll back the transaction"
         )
+    tx.not_before(job.started_ms or 0)
     queue = tx.queue_by_qid(job.qid)
     job.flags = job.flags & ~CANCEL | COMMITTED | UNFOLLOWED
     job.result, job.finished_ms = result, tx.now

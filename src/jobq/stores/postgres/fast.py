@@ -31,6 +31,7 @@ from jobq.core.records import (
 )
 from jobq.stores.postgres import failures, held, waking
 from jobq.stores.postgres.claiming import NO_ENDS, Call, Claiming, Ends
+from jobq.stores.postgres.clock import elapsed
 from jobq.stores.postgres.link import Link, StatementFailed
 from jobq.stores.postgres.memory import Plain, PostgresMemory, Registered
 from jobq.stores.postgres.queries import FAST, FLOORS
@@ -111,6 +112,7 @@ def put(
         return None
     (plain,) = found
     rows: list[NewJob] = []
+    sent = elapsed()
     try:
         link.prepare(FAST["put"], FAST["put_again"], waking.SQL["wake"])
         for start in range(0, len(specs), PART):
@@ -122,7 +124,7 @@ def put(
             link.send()
             rows += part
         # A job with one of these ids may have ended meanwhile: only a later statement sees that.
-        link.execute(FAST["put_again"], (plain.qid, [row.id for row in rows]))
+        again = link.execute(FAST["put_again"], (plain.qid, [row.id for row in rows]))
         committed = link.sync()
         waiting = sum(row.state == WAITING for row in rows)
         soonest = min((row.due_ms or 0 for row in rows if row.state == DELAYED), default=None)
@@ -141,6 +143,7 @@ def put(
             return None  # a repeated put of jobs that are stored: the general way finds them
         _refused(call, [plain.name], e)
         return None
+    memory.told((again.fetchone() or (1, None))[1], sent)
     return [PutResult(id=row.id, life=0, state=STATES[row.state]) for row in rows]
 
 
@@ -185,7 +188,7 @@ def exchange(
 
     Also returns whether the worker is registered as asleep."""
     link.prepare(*_STATEMENTS)
-    # A job may have started a little later than now: the clocks of two handles differ.
+    # A job may have started later than now: by the server's clock, or by another handle's.
     for outcome in outcomes:
         if (job := memory.granted.get(outcome.token)) is not None:
             now = max(now, job.started_ms)

@@ -198,7 +198,7 @@ class Lane:
     def _begin(self, link: Link, begin: bytes) -> None:
         link.command(begin)
         if link.pooled:
-            session.apply(link, self._owner.address)
+            session.apply(link, self._owner.address, injected=self._owner.clock.injected)
 
     def _commit(
         self, link: Link, tx: Any, work: list[waking.Work], happened: list[waking.Happened]
@@ -230,7 +230,7 @@ class Lane:
         link.command(b"COMMIT")
         link.wait()
         owner.incarnation = found.incarnation
-        owner.clock.looked(found.server_s, found.sent, found.received, found.clock)
+        owner.clock.looked(found.server_s, found.sent, found.received, found.clock, found.latest)
 
     def _undo(self) -> None:
         """Roll back what the request has begun."""

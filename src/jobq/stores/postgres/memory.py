@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from jobq.core.records import QueueName
+from jobq.stores.postgres.clock import StoreClock
 from jobq.stores.postgres.floors import Floors
 from jobq.stores.postgres.held import Held
 from jobq.stores.relational.memory import Memory
@@ -39,4 +40,10 @@ class PostgresMemory(Memory):
         self.held = Held()  # what the leader knows about snapshots
         self.floors = Floors()
         self.registered: dict[str, Registered] = {}  # by worker
+        self.clock: StoreClock | None = None
         self.heard_until = 0.0  # until then somebody probably sleeps or listens (monotonic clock)
+
+    def told(self, ms: int | None, sent: float) -> None:
+        """A reply has the time. Its statement was sent at this time, by clock.elapsed."""
+        if self.clock is not None and ms is not None:
+            self.clock.told(ms, sent)

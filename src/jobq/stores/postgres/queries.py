@@ -50,7 +50,10 @@ _ENDED = {
 """The columns that differ when fast.sql completes a job."""
 
 
-_FRAGMENTS = statements.load(_PACKAGE, "fragments.sql", {})
+_FRAGMENTS = statements.load(_PACKAGE, "fragments.sql", {"latest": "{latest}"})
+
+LATEST = _FRAGMENTS["latest"]
+"""The latest time in the event log."""
 
 ABOVE = {
     **{f"since_{n}": f" AND at_ms >= ${n}" for n in (2, 3, 4, 5, 6)},
@@ -86,6 +89,7 @@ COLUMNS = {
     **FROM_THE_BEGINNING,
     "ended_job": ", ".join(_ENDED.get(column, f"g.{column}") for column in JOB_COLUMNS),
     "claimed_c": ", ".join(f"c.{column}" for column in ClaimedJob.__struct_fields__),
+    "time": _FRAGMENTS["time"].replace("{latest}", LATEST),
     "watched": str(WATCHED),
     "given": str(GIVEN),
     "not_plain": str(ENDING & ~WATCHED),

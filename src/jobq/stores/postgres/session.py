@@ -8,6 +8,7 @@ from jobq.errors import ConfigError
 from jobq.stores.postgres.address import Address
 from jobq.stores.postgres.clock import elapsed
 from jobq.stores.postgres.link import Link
+from jobq.stores.postgres.queries import LATEST
 
 OLDEST_SERVER = 140_000
 """PostgreSQL 14, as libpq numbers versions."""
@@ -17,10 +18,11 @@ FROZEN_S = 15.0
 """Seconds after which the server ends a transaction whose client sends nothing: its process is
 frozen, or the network is gone. Others wait for its locks meanwhile."""
 
-_LOOK = """
+_LOOK = f"""
 SELECT extract(epoch FROM clock_timestamp())::float8,
     to_hex(hashtextextended(pg_postmaster_start_time()::text, 0)),
     (SELECT value FROM meta WHERE name = 'clock'),
+    ({LATEST}),
     (SELECT value FROM meta WHERE name = 'oldest')
 """
 
@@ -36,6 +38,8 @@ class Look(NamedTuple):
     """Changes with every start of a server, so also with a restored backup or a new primary."""
     clock: str | None
     """The time that is stored in `meta`."""
+    latest: int | None
+    """The latest time in the event log."""
     oldest: str | None
     """The oldest layout whose code can work on the tables."""
 
@@ -103,5 +107,5 @@ def look(link: Link) -> Look:
     row = link.execute(_LOOK).fetchone()
     assert row is not None
     received = elapsed()
-    server_s, incarnation, clock, oldest = row
-    return Look(server_s, sent, received, incarnation[:8], clock, oldest)
+    server_s, incarnation, *rest = row
+    return Look(server_s, sent, received, incarnation[:8], *rest)

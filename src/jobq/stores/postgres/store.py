@@ -96,7 +96,8 @@ class PostgresStore(RelationalStore):
         if self._connections is not None:
             return
         box = ChannelMailbox(listens=self.address.listen)
-        connections = Connections(self.address, StoreClock(self._clock), self._tx, box)
+        clock = self._memory.clock = StoreClock(self._clock)
+        connections = Connections(self.address, clock, self._tx, box)
         connections.relisten = lambda: box.call(self._look_again)
         connections.replaced = self._forget
         try:
@@ -312,9 +313,7 @@ class PostgresStore(RelationalStore):
     def _tx(self, link: Link, now: int, ahead: int, writes: bool) -> PostgresTx:
         assert self._connections is not None
         self._memory.incarnation = self._connections.incarnation
-        tx = PostgresTx(link, now, self._memory, ahead, writes=writes)
-        tx.clock = self._connections.clock.read
-        return tx
+        return PostgresTx(link, now, self._memory, ahead, writes=writes)
 
     async def _submit(
         self, kind: Kind, work: Work[T], args: tuple[object, ...], timeout: float = 0.0

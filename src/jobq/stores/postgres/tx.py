@@ -12,14 +12,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
+from jobq.core.clock import JITTER_MS
 from jobq.core.defaults import DAY_MS, MINUTE_MS
 from jobq.core.records import QueueName
 from jobq.stores.postgres import failures, mailbox, trimming
 from jobq.stores.postgres.above import ABOVE
+from jobq.stores.postgres.clock import elapsed
 from jobq.stores.postgres.floors import FIRST
 from jobq.stores.postgres.link import Link, Reply, StatementFailed
 from jobq.stores.postgres.memory import PostgresMemory
@@ -50,6 +52,13 @@ as long as that takes, but the leases of a lost reply expire within minutes."""
 _encode = msgspec.msgpack.Encoder().encode
 
 
+class Asked(NamedTuple):
+    """A statement that returns the time, and when it was queued (by clock.elapsed)."""
+
+    reply: Reply
+    sent: float
+
+
 class PostgresTx(LoggingTx):
     """The connection and the time of a request, and what it has done so far."""
 
@@ -70,13 +79,11 @@ class PostgresTx(LoggingTx):
         super().__init__(now, memory, ahead)
         self.link = link
         self.writes = writes
-        self.clock: Callable[[], tuple[int, int]] | None = None
-        """Reads the store's time again."""
         self._queues: dict[QueueName, QueueRow] = {}
         self._qids: dict[int, QueueRow] = {}
         self.asked: dict[tuple[str, Row], Reply] = {}  # statements that were executed ahead
         self._holders: dict[tuple[int, str], int | None] = {}  # numbers of jobs, by unique lock
-        self._block: Reply | None = None  # places
+        self._asked = False  # for places
         self._place = 0
         self.tells_later = not link.pooled
         self.slept: list[QueueRow] = []  # queues in which the worker fell asleep
@@ -128,11 +135,12 @@ class PostgresTx(LoggingTx):
         if len(wanted) == 1:
             self.queue(wanted[0])
         elif wanted:
-            self._ask_for_places()
             tenants, queues = zip(*wanted, strict=True)
-            for row in self.execute(SQL.hot["lock_queues"], (tenants, queues)).fetchall():
+            locked = self.execute(SQL.hot["lock_queues"], (tenants, queues))
+            asked = self._ask_for_time()
+            for row in locked.fetchall():
                 self._remember(QueueRow.of(row))
-            self._has_waited()
+            self._has_waited(asked)
 
     def queue(self, name: QueueName) -> QueueRow | None:
         row = self._queues.get(name)
@@ -166,20 +174,42 @@ class PostgresTx(LoggingTx):
             raise failures.queue_used(name.queue)
 
     def _read_queue(self, sql: str, parameters: tuple[Any, ...]) -> Any:
-        self._ask_for_places()
-        found = self.execute(sql, parameters).fetchone()
-        self._has_waited()
+        reply = self.execute(sql, parameters)
+        asked = self._ask_for_time()
+        found = reply.fetchone()
+        self._has_waited(asked)
         return found
 
-    def _has_waited(self) -> None:
-        """A lock was waited for. What the request does is not older than what its holder did."""
-        if self.writes and self.clock is not None:
-            self.now = max(self.now, self.clock()[0])
+    def _ask_for_time(self) -> Asked | None:
+        """Ask for the time when a lock is held. The reply comes with that of the lock.
 
-    def _ask_for_places(self) -> None:
-        """Most requests that write need places: the reply comes with the row of the first queue."""
-        if self.writes and self._block is None:
-            self._block = self.link.execute(SQL.hot["places"])
+        Most requests that write need places: the first reply has them, too."""
+        if not self.writes:
+            return None
+        sent = elapsed()
+        statement, self._asked = ("time" if self._asked else "places"), True
+        return Asked(self.link.execute(SQL.hot[statement]), sent)
+
+    def _has_waited(self, asked: Asked | None) -> None:
+        """A lock was waited for. What the request does is not older than what its holder did."""
+        clock = self.memory.clock
+        if asked is None or clock is None:
+            return
+        *places, ms = asked.reply.fetchone() or (None,)
+        if places:
+            (self._place,) = places
+        self._continue_at(*(clock.read() if ms is None else clock.told(ms, asked.sent)))
+
+    def not_before(self, ms: int) -> None:
+        if ms > self.now:
+            super().not_before(ms)
+            if self.memory.clock is not None:
+                self.memory.clock.heard(ms)
+                self._continue_at(*self.memory.clock.read())
+
+    def _continue_at(self, now: int, ahead: int) -> None:
+        if now >= self.now:
+            self.now, self.ahead = now, ahead
 
     def _remember(self, row: QueueRow) -> QueueRow:
         self._queues[row.qname] = self._qids[row.qid] = row
@@ -188,8 +218,7 @@ class PostgresTx(LoggingTx):
     def take_places(self, qid: int, n: int = 1) -> int:
         """Places come from a sequence that all queues share, a large block for each request."""
         if not self._place:
-            block = self._block or self.link.execute(SQL.hot["places"])
-            (self._place,) = block.fetchone() or (0,)
+            self._place, _ = self.link.execute(SQL.hot["places"]).fetchone() or (0, 0)
         self._place += n
         return self._place - n
 
@@ -216,17 +245,24 @@ class PostgresTx(LoggingTx):
         numbers = list(pks)
         if self.writes:
             self.execute(SQL.hot["lock_numbers"], (numbers,))
-        return read_all(self.execute(SQL.hot["load_jobs"], (numbers,)).fetchall(), Job)
+        jobs = read_all(self.execute(SQL.hot["load_jobs"], (numbers,)).fetchall(), Job)
+        return [self._after(job) for job in jobs]
 
     def find(self, qid: int, id: str) -> Job | None:
         statement = SQL.hot["lock_found" if self.writes else "find_job"]
         row = self.execute(statement, (qid, id)).fetchone()
-        return None if row is None else read(row, Job)
+        return None if row is None else self._after(read(row, Job))
 
     def job(self, pk: int) -> Job | None:
         statement = SQL.hot["lock_job" if self.writes else "load_job"]
         row = self.execute(statement, (pk,)).fetchone()
-        return None if row is None else read(row, Job)
+        return None if row is None else self._after(read(row, Job))
+
+    def _after(self, job: Job) -> Job:
+        """A job that was locked. What happens to it is not older than its start or its end."""
+        if self.writes:
+            self.not_before((job.started_ms if job.state == ACTIVE else job.finished_ms) or 0)
+        return job
 
     def look(self, qid: int, id: str) -> Job | None:
         row = self.execute(SQL.hot["find_job"], (qid, id)).fetchone()
@@ -235,14 +271,14 @@ class PostgresTx(LoggingTx):
     def find_free(self, qid: int, id: str) -> Job | None:
         row = self.execute(SQL.hot["free_found"], (qid, id)).fetchone()
         if row is not None:
-            return read(row, Job)
+            return self._after(read(row, Job))
         found = self.execute(SQL.hot["find_job"], (qid, id)).fetchone()
         return self._completing_or(found, lambda: self.find(qid, id))
 
     def job_free(self, pk: int) -> Job | None:
         row = self.execute(SQL.hot["free_job"], (pk,)).fetchone()
         if row is not None:
-            return read(row, Job)
+            return self._after(read(row, Job))
         found = self.execute(SQL.hot["load_job"], (pk,)).fetchone()
         return self._completing_or(found, lambda: self.job(pk))
 
@@ -306,7 +342,11 @@ class PostgresTx(LoggingTx):
 
     def check_claimed(self, jobs: Sequence[ClaimedJob]) -> None:
         """A job may be put after this request has read the clock. It cannot start before that."""
-        if any(job.created_ms > self.now for job in jobs) and not self.ahead:
+        latest = max(job.created_ms for job in jobs)
+        clock = self.memory.clock
+        if latest > self.now and (
+            latest - self.now < JITTER_MS or (clock is not None and clock.doubtful())
+        ):
             raise _met("a job was put while it was claimed")
 
     # ── what happened ─────────────────────────────────────────────────────────────────────────────

@@ -106,9 +106,9 @@ def exchange(
 
 def extend(tx: Tx, leases: Sequence[LeaseRef], lease_ms: int) -> list[LeaseState]:
     """Implements `Store.extend`."""
-    until = tx.now + lease_ms
     renewed = [
-        (until, job_number(lease.token), lease.id, lease.token, *lease.queue) for lease in leases
+        (tx.now, lease_ms, job_number(lease.token), lease.id, lease.token, *lease.queue)
+        for lease in leases
     ]
     return [_lease_state(row) for row in tx.first_rows(tx.sql.hot["extend"], renewed)]
 
@@ -171,6 +171,7 @@ def _settle(tx: Tx, outcomes: Sequence[AnyOutcome], worker: str) -> list[LeaseRe
             and tx.queue_by_qid(granted.qid).qname == outcome.queue
         ):
             plain.append((outcome, granted))
+            tx.not_before(granted.started_ms)
         else:
             others.append(outcome)
     if plain and not _complete(tx, plain, worker):

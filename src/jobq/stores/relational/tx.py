@@ -88,6 +88,10 @@ class Tx(Dialect):
             return False
         return True
 
+    def not_before(self, ms: int) -> None:
+        """The request continues what happened at this time, so it is not older."""
+        self.now = max(self.now, ms)
+
     def check_claimed(self, jobs: Sequence[ClaimedJob]) -> None:
         """Raise if the request must start over, because others write at the same time."""
 

@@ -41,14 +41,14 @@ SELECT 1 / (
     AND EXISTS (SELECT 1 FROM queues WHERE qid = $1 AND plain)
 )::int;
 
--- name: put_again: fails the put if one of its ids belongs to an ended job
+-- name: put_again: fails the put if one of its ids belongs to an ended job; returns the time
 -- OFFSET 0 keeps the look-ups by id, as in hot.sql.
 SELECT 1 / (
     NOT EXISTS (
         SELECT 1 FROM unnest($2::text[]) AS given (id)
         WHERE EXISTS (SELECT 1 FROM jobs_ended e WHERE e.qid = $1 AND e.id = given.id OFFSET 0)
     )
-)::int;
+)::int, {time};
 
 -- name: exchange: complete jobs and claim others, or change nothing
 WITH wanted AS MATERIALIZED (
@@ -71,18 +71,16 @@ ended AS (
 -- By its address: the row is locked, so that it cannot move. A row that another transaction has
 -- changed since this statement began is not found there, and a later claim takes it.
 picked AS MATERIALIZED ({picked}),
--- No job starts before the event that made it wait. The clocks of two handles differ by a few
--- milliseconds, and the call may be older than that event: its time was read before it was sent.
+-- No job starts before the event that made it wait. The handle may not know yet that the server's
+-- clock was set, and the call may be older than that event: its time was read before it was sent.
+told AS MATERIALIZED (SELECT {time} AS ms),
 began AS MATERIALIZED (
-    SELECT greatest(
-        $6, max(due_ms), CASE WHEN current_setting('jobq.clock', true) = 'server'
-            THEN floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint END
-    ) AS ms FROM picked
+    SELECT greatest($6, max(due_ms), (SELECT ms FROM told)) AS ms FROM picked
 ),
 claimed AS (
     UPDATE jobs_hot
     SET state = 3, attempt = attempt + 1, token = {new_token} || $8::text, worker = $9,
-        started_ms = (SELECT ms FROM began), at_ms = $10, keep = 0
+        started_ms = (SELECT ms FROM began), at_ms = (SELECT ms FROM began) + $10, keep = 0
     WHERE ctid = ANY (ARRAY(SELECT at FROM picked))
     RETURNING qid, {claimed}
 ),
@@ -150,7 +148,7 @@ fits AS MATERIALIZED (
     )::int AS fits,
     (SELECT array_agg(pk) FROM gone WHERE flags & {watched} <> 0) AS watched
 )
-SELECT {claimed_c}, c.qid, (SELECT ms FROM began), fits.watched
+SELECT {claimed_c}, c.qid, (SELECT ms FROM told), (SELECT ms FROM began), fits.watched
 FROM fits LEFT JOIN claimed c ON fits = 1;
 
 -- name: next_times: when the next delayed, active or blocked job of these queues is due

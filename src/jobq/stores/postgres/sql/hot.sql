@@ -26,8 +26,11 @@ SET mode = $1, paused = $2, listed = $3, held_ms = $4, rate = $5, settings = $6,
     plain = $8, kept_ms = $9
 WHERE qid = $10;
 
--- name: places: a block of places at the back of all queues
-SELECT nextval('places');
+-- name: places: a block of places at the back of all queues, and the time
+SELECT nextval('places'), {time};
+
+-- name: time: the time, after a wait for a lock
+SELECT {time};
 
 -- name: next_wait: when the next wait of a blocked job times out
 SELECT at_ms FROM jobs_hot WHERE qid = $1 AND state = 1 AND at_ms < 9007199254740992{since_2}
@@ -198,13 +201,16 @@ INSERT INTO calls (caller, call, at_ms, stale) VALUES ($1, $2, $3, $4);
 
 -- name: extend: renew a lease; a job that its handler is completing is held without that
 WITH free AS (
-    SELECT pk FROM jobs_hot WHERE pk = $2 AND id = $3 AND state = 3 AND token = $4
-        AND qid = (SELECT qid FROM queues WHERE tenant = $5 AND name = $6)
+    SELECT pk FROM jobs_hot WHERE pk = $3 AND id = $4 AND state = 3 AND token = $5
+        AND qid = (SELECT qid FROM queues WHERE tenant = $6 AND name = $7)
     FOR NO KEY UPDATE SKIP LOCKED
 ),
-renewed AS (UPDATE jobs_hot SET at_ms = $1 WHERE pk = $2 AND EXISTS (SELECT 1 FROM free))
-SELECT flags FROM jobs_hot WHERE pk = $2 AND id = $3 AND state = 3 AND token = $4
-    AND qid = (SELECT qid FROM queues WHERE tenant = $5 AND name = $6);
+renewed AS (
+    UPDATE jobs_hot SET at_ms = greatest($1, {time}) + $2
+    WHERE pk = $3 AND EXISTS (SELECT 1 FROM free)
+)
+SELECT flags FROM jobs_hot WHERE pk = $3 AND id = $4 AND state = 3 AND token = $5
+    AND qid = (SELECT qid FROM queues WHERE tenant = $6 AND name = $7);
 
 -- name: state_of_lease: the state of a job, if its last lease is this one
 SELECT state FROM jobs WHERE pk = $1 AND id = $2 AND token = $3;

@@ -129,7 +129,7 @@ ON CONFLICT (worker) DO UPDATE
 SET call = excluded.call, at_ms = excluded.at_ms, stale = excluded.stale;
 
 -- name: extend: renew a lease
-UPDATE jobs SET at_ms = ? WHERE pk = ? AND id = ? AND state = 3 AND token = ?
+UPDATE jobs SET at_ms = ? + ? WHERE pk = ? AND id = ? AND state = 3 AND token = ?
     AND qid = (SELECT qid FROM queues WHERE tenant = ? AND name = ?) RETURNING flags;
 
 -- name: any_waiting: whether any job of a queue waits, with a key or without
