@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from jobq import ConfigError
-from jobq.core.records import Filter, JobSpec, QueueName
+from jobq.core.records import Filter, JobKey, JobSpec, QueueName
 from jobq.errors import StoreUnavailable
 from jobq.stores import open_store
 from jobq.stores.sqlite import checksums
@@ -98,6 +98,34 @@ async def test_a_file_without_checksums_cannot_get_them(tmp_path: Path) -> None:
         async with open_store(f"sqlite:///{file}?checksums=yes"):
             pass
     assert len(await jobs(f"sqlite:///{file}")) == 3
+
+
+async def test_a_file_that_this_process_has_open_cannot_get_them_either(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/jobs.db"
+    async with open_store(url) as store:
+        with pytest.raises(ConfigError, match="created without checksums"):
+            await open_store(f"{url}?checksums=yes").migrate()
+        assert len(await store.put(specs(3))) == 3
+
+
+async def test_a_bit_that_is_flipped_while_the_file_is_open_is_found_by_the_next_read(
+    tmp_path: Path,
+) -> None:
+    file = tmp_path / "jobs.db"
+    url = f"sqlite:///{file}?checksums=yes"
+    async with open_store(url) as store:
+        await store.put(specs(2000))
+    async with open_store(url) as store:
+        assert await store.get([JobKey(QUEUE, "j3")]) != [None]
+        place = file.read_bytes().index(specs(2000)[1500].payload)
+        with file.open("r+b") as damaged:
+            damaged.seek(place + 20)
+            (byte,) = damaged.read(1)
+            damaged.seek(place + 20)
+            damaged.write(bytes([byte ^ 1]))
+        with pytest.raises(StoreUnavailable, match="a page has a wrong checksum"):
+            await store.get([JobKey(QUEUE, "j1500")])
+        assert await store.get([JobKey(QUEUE, "j3")]) != [None]
 
 
 @pytest.mark.parametrize(

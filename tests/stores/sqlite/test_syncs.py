@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from jobq.errors import ConfigError
 from jobq.stores import open_store
 from jobq.stores.conformance.kit import Desk, FakeClock, fresh_queue
 from jobq.stores.sqlite import checkpoints
@@ -64,3 +65,14 @@ async def test_the_thread_syncs_nothing_that_needs_no_sync(
         await Desk(store, fresh_queue(), clock).put("a")
         await until(lambda: len(looks) >= 3, "three looks of the thread")
     assert synced == []
+
+
+async def test_a_handle_that_needs_every_commit_synced_gets_that_or_an_error(
+    tmp_path: Path,
+) -> None:
+    url = f"sqlite:///{tmp_path}/jobs.db"
+    async with open_store(url):
+        with pytest.raises(ConfigError, match=r"opened .* without synchronous=full"):
+            await open_store(f"{url}?synchronous=full").migrate()
+    async with open_store(f"{url}?synchronous=full"), open_store(url) as store:
+        assert store._opened().database.full  # type: ignore[attr-defined]

@@ -54,6 +54,14 @@ _MISSING = (
 )
 
 
+def refused(path: str) -> ConfigError:
+    """The error for checksums=yes on a file whose pages have none."""
+    return ConfigError(
+        f"{path!r} was created without checksums: move its queues to a new file with"
+        " `jq-ctl store copy`, or leave out checksums=yes"
+    )
+
+
 def reserve(connection: apsw.Connection) -> None:
     """Let pages of a new file have checksums."""
     size = ctypes.c_int(SIZE)

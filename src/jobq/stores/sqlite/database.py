@@ -194,14 +194,22 @@ class Database:
         unsynced = None if self._private or self.full else f"{self.path}-wal"
         self.checkpointer = Checkpointer(self._connect(), self.alone, self._watch, unsynced)
 
+    def check_options(self, *, full: bool, checked: bool) -> None:
+        """ConfigError if an open database cannot keep what another handle asks for: that commits
+        are synced (`full`), or that pages have checksums (`checked`)."""
+        if checked and not self._checksums:
+            raise checksums.refused(self.path)
+        if full and not self.full:
+            raise ConfigError(
+                f"this process has opened {self.path!r} without synchronous=full, so its commits"
+                " are not synced: give all its URLs synchronous=full"
+            )
+
     def _choose_checksums(self) -> bool:
         """Decide by the file whether pages have checksums. Returns whether the file is new."""
         found = checksums.used(self.path)
         if found is False and self._checksums:
-            raise ConfigError(
-                f"{self.path!r} was created without checksums: move its queues to a new file with"
-                f" `jq-ctl store copy`, or leave out checksums=yes"
-            )
+            raise checksums.refused(self.path)
         self._checksums = self._checksums if found is None else found
         if self._checksums:
             checksums.load()

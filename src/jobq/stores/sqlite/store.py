@@ -57,6 +57,7 @@ class SqliteStore(RelationalStore):
             )
             try:
                 await shared.ready()
+                shared.check_options(full=self._full, checked=self._checksums)
             except BaseException:
                 database.released(self._name)
                 raise
