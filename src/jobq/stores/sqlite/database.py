@@ -122,9 +122,16 @@ class Database:
                 return False
         return True
 
-    def end_turn(self) -> None:
-        """Unlock the file."""
+    def load_time(self, connection: apsw.Connection) -> None:
+        """Continue from the time of the last transaction of any process."""
+        self.clock.load(connection)
         if self._lock_file is not None:
+            self.clock.load_shared(self._lock_file, self.log_id)
+
+    def end_turn(self) -> None:
+        """Unlock the file. Other processes continue from the time of this turn."""
+        if self._lock_file is not None:
+            self.clock.share(self._lock_file, self.log_id)
             fcntl.flock(self._lock_file, fcntl.LOCK_UN)
 
     def check_identity(self) -> None:
@@ -184,7 +191,7 @@ class Database:
             try:
                 connection.execute("BEGIN IMMEDIATE")
                 self.log_id = schema.migrate(connection)
-                self.clock.load(connection)
+                self.load_time(connection)
                 connection.execute("COMMIT")
             except BaseException:
                 connection.close()

@@ -60,6 +60,9 @@ class Shared(Protocol):
     incarnation: str
     checkpointer: Checkpointer | None
 
+    def load_time(self, connection: apsw.Connection) -> None:
+        """Continue from the time of the last transaction of any process."""
+
     def take_turn(self, *, wait: bool) -> bool:
         """Lock the file against other writing processes.
 
@@ -197,7 +200,7 @@ class TransactionThread:
             self._memory.forget_queues()
         elif connection.data_version() != self._version:  # another process has written
             self._memory.forget_queues()
-            clock.load(connection)
+            self._shared.load_time(connection)
             schema.check(connection)
         elif len(self._memory.queues) > 2 * QUEUES:  # each is kept by name and by number
             self._memory.forget_queues()
