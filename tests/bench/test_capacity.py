@@ -6,12 +6,13 @@ import xml.etree.ElementTree as ET
 
 import pytest
 
-from bench import scale
 from bench.capacity import measure, places
 from bench.capacity.__main__ import as_toml
 from bench.capacity.check import Compared
 from bench.capacity.measure import Sizes
 from bench.capacity.program import Settings, started
+from bench.scale.plot import svg
+from bench.scale.run import SUPERLINEAR, exponents, simulate
 from jobq.capacity import default_measured
 from jobq.capacity.constants import parse_measured
 from tests.stores.valkey.servers import valkey_or_skip
@@ -41,22 +42,22 @@ def test_a_prediction_that_is_a_third_off_is_seen_in_both_directions() -> None:
 
 
 def test_a_simulation_is_repeated_exactly() -> None:
-    runs = [scale.simulate(3, COSTS, shared=True, seconds=0.2, seed=7) for _ in range(2)]
+    runs = [simulate(3, COSTS, shared=True, seconds=0.2, seed=7) for _ in range(2)]
     assert runs[0] == runs[1]
-    assert runs[0] != scale.simulate(3, COSTS, shared=True, seconds=0.2, seed=8)
+    assert runs[0] != simulate(3, COSTS, shared=True, seconds=0.2, seed=8)
 
 
 def test_reads_per_job_grow_with_the_partitions_of_one_queue_only() -> None:
     sizes = (3, 12)
-    shared = [scale.simulate(n, COSTS, shared=True, seconds=0.3) for n in sizes]
-    apart = [scale.simulate(n, COSTS, shared=False, seconds=0.3) for n in sizes]
-    assert scale.exponents(shared, "looks") > 0.7
-    assert scale.exponents(apart, "calls") < scale.SUPERLINEAR
+    shared = [simulate(n, COSTS, shared=True, seconds=0.3) for n in sizes]
+    apart = [simulate(n, COSTS, shared=False, seconds=0.3) for n in sizes]
+    assert exponents(shared, "looks") > 0.7
+    assert exponents(apart, "calls") < SUPERLINEAR
     assert all(found.done > 0.8 for found in (*shared, *apart))
-    assert ET.fromstring(scale.svg({"one": shared, "many": apart})).tag.endswith("svg")
+    assert ET.fromstring(svg({"one": shared, "many": apart})).tag.endswith("svg")
 
 
 def test_a_lost_primary_stops_its_own_queues_and_partitions_only() -> None:
     for shared in (True, False):
-        found = scale.simulate(6, COSTS, shared=shared, lost=True, rate=5)
+        found = simulate(6, COSTS, shared=shared, lost=True, rate=5)
         assert 0.4 < found.done < 0.95

@@ -1,53 +1,25 @@
-"""Where does a large installation grow faster than linearly? A simulation with measured costs.
-
-    python -m bench.scale                       1 to 100 primaries, up to 10,000 workers
-    python -m bench.scale --primaries 30 --svg docs/scale-growth.svg
-
-It counts calls as the code makes them: how a worker claims and falls asleep (engine/fetcher.py,
-stores/valkey/settling.py), who is woken (lua/signals.lua), and how many connections a worker opens.
-Each call takes a place in the queue of its primary for as long as was measured. Two layouts grow
-side by side: one queue whose partitions are on all primaries, and one queue per tenant, each with
-workers of its own. Then a primary is lost for some seconds.
-"""
+"""Primaries, queues, workers and producers, which make the calls that the real ones make."""
 
 from __future__ import annotations
 
-import argparse
 import heapq
 import itertools
 import math
 import random
-import sys
 from binascii import crc_hqx
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import NamedTuple
 
-from rich.console import Console
-from rich.table import Table
-
-from jobq.capacity import Measured, default_measured, read_measured
+from jobq.capacity import Measured
 from jobq.capacity.use import SLOTS
-from jobq.core.pace import stretch
 
-SIZES = (1, 3, 10, 30, 100)
-WORKERS, TENANTS, JOBS_PER_S = 100, 10, 200.0
-"""For each primary."""
 CONCURRENCY, RUN_S = 10, 0.05
-PARTITIONS = 2
-"""For each primary, if there is one queue."""
+"""Slots of a worker, and seconds that a job takes."""
 ROUND_TRIP_S = 0.0003
-"""Between two machines of a data centre, with the client's own work."""
+"""Seconds between two machines of a data centre, with the client's own work."""
 FIRST_LOOK, RETRY_S = 8, 0.5
 """As in stores/valkey/settling.py."""
-POLL_S, BEAT_S, LEAD_S = 5.0, 5.0, 7.5
-"""Of an idle worker in a small fleet (engine/settings.py)."""
-LOST_S = 15.0
-"""Seconds until a replica has taken over (Valkey's default cluster-node-timeout)."""
-SUPERLINEAR = 0.1
-"""An exponent by which a cost per job grows with the size, above which it is called superlinear."""
 
 Steps = Generator[float, None, None]
 """A process: it yields the time at which it goes on."""
@@ -301,181 +273,3 @@ def _put(world: World, queue: Queue, place: int, us: float) -> Steps:
         worker.registered = False
         world.woken += 1
         world.clock.at(world.clock.now + ROUND_TRIP_S / 2, worker.ring)
-
-
-class Found(NamedTuple):
-    """What a size needs, per job or in total."""
-
-    primaries: int
-    workers: int
-    server_us: float  # per job
-    calls: float  # per job
-    looks: float  # counters read per job
-    busiest: float  # part of the busiest primary's time
-    home: float  # part of the time of the primary where workers are registered
-    wait_p50: float
-    wait_p99: float
-    connections: int  # to each primary
-    done: float  # part of the jobs
-
-
-def simulate(
-    size: int,
-    measured: Measured,
-    *,
-    shared: bool,
-    seconds: float = 2.0,
-    seed: int = 1,
-    lost: bool = False,
-    rate: float = JOBS_PER_S,
-) -> Found:
-    """Run one size. `shared`: one partitioned queue. `lost`: without its largest primary."""
-    chance, clock = random.Random(seed), Clock()
-    world = World(clock, [Primary() for _ in range(size)], measured, chance)
-    if shared:
-        queues = [Queue("tenant-0:jobs", max(1, PARTITIONS * size), world.primaries)]
-    else:
-        queues = [Queue(f"tenant-{n}:jobs", 1, world.primaries) for n in range(TENANTS * size)]
-    workers = WORKERS * size
-    poll_s = POLL_S * stretch(workers)
-    for number in range(workers):
-        Worker(world, queues[number % len(queues)], number, poll_s)
-    clock.run(1.0)  # all have fallen asleep
-    before = [(primary.used_us, primary.calls) for primary in world.primaries]
-    world.looks = 0
-    clock.at(clock.now, produce(world, queues, rate * size))
-    if lost:
-        places = Counter(id(primary) for queue in queues for primary in queue.at)
-        chosen = max(world.primaries, key=lambda primary: places[id(primary)])
-        chosen.lost_until = clock.now + 0.2 + LOST_S
-        seconds = 0.2 + LOST_S
-    clock.run(1.0 + seconds)
-    used = [p.used_us - b[0] for p, b in zip(world.primaries, before, strict=True)]
-    calls = sum(p.calls - b[1] for p, b in zip(world.primaries, before, strict=True))
-    beats = workers / stretch(workers) * measured.valkey.idle_us
-    waits = sorted(world.waits) or [math.nan]
-    jobs = max(1, world.done)
-    return Found(
-        primaries=size,
-        workers=workers,
-        server_us=sum(used) / jobs,
-        calls=calls / jobs,
-        looks=world.looks / jobs,
-        busiest=max(used) / seconds / 1e6,
-        home=beats / 1e6,
-        wait_p50=waits[len(waits) // 2] * 1000,
-        wait_p99=waits[len(waits) * 99 // 100] * 1000,
-        connections=round(
-            workers * measured.valkey.connections
-            if shared or size == 1
-            else workers * (measured.valkey.connections / size + 2)
-        ),
-        done=world.done / (rate * size * seconds),
-    )
-
-
-def exponents(found: list[Found], name: str) -> float:
-    """By which power of the size a figure grows, between the last two sizes."""
-    a, b = found[-2], found[-1]
-    low, high = getattr(a, name), getattr(b, name)
-    if not low or not high:
-        return 0.0
-    return math.log(high / low) / math.log(b.primaries / a.primaries)
-
-
-def report(title: str, found: list[Found]) -> list[str]:
-    """Print a table. Returns the figures per job that grow."""
-    table = Table(title=title)
-    columns = {
-        "primaries": "primaries", "workers": "workers", "server_us": "µs/job",
-        "calls": "calls/job", "looks": "reads/job", "busiest": "busiest", "home": "presence",
-        "wait_p50": "wait p50", "wait_p99": "p99", "connections": "connections",
-    }  # fmt: skip
-    for column in columns.values():
-        table.add_column(column, justify="right")
-    for row in found:
-        table.add_row(
-            f"{row.primaries:,}", f"{row.workers:,}", f"{row.server_us:,.0f}", f"{row.calls:,.1f}",
-            f"{row.looks:,.1f}", f"{row.busiest:.1%}", f"{row.home:.1%}", f"{row.wait_p50:.2f} ms",
-            f"{row.wait_p99:.2f} ms", f"{row.connections:,}",
-        )  # fmt: skip
-    Console(width=120).print(table)
-    return [
-        name
-        for name in ("server_us", "calls", "looks")
-        if len(found) > 1 and exponents(found, name) > SUPERLINEAR
-    ]
-
-
-def svg(layouts: dict[str, list[Found]]) -> str:
-    """Processor time per job by size, for both layouts. A straight level line is linear growth."""
-    width, height, left, bottom = 720, 300, 60, 40
-    high = max(row.server_us for rows in layouts.values() for row in rows) * 1.15
-    most = max(row.primaries for rows in layouts.values() for row in rows)
-
-    def x(primaries: int) -> float:
-        return left + math.log(max(1, primaries)) / math.log(max(2, most)) * (width - left - 130)
-
-    def y(us: float) -> float:
-        return 20 + (1 - math.log10(max(us, 10)) / math.log10(high)) * (height - 20 - bottom)
-
-    lines = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" role="img" '
-        'aria-label="processor time of all primaries per job, by number of primaries">',
-        "<style>text { font: 13px system-ui, sans-serif; fill: #24292f } .axis { stroke: #9aa7b4 }"
-        " .a { stroke: #cf222e; fill: none; stroke-width: 2 } .b { stroke: #1f6feb; fill: none;"
-        " stroke-width: 2 } @media (prefers-color-scheme: dark) { text { fill: #e6edf3 } }</style>",
-        f'<line class="axis" x1="{left}" y1="{height - bottom}" x2="{width - 130}" '
-        f'y2="{height - bottom}"/>',
-        f'<text x="{left}" y="14">µs of processor time per job, all primaries together</text>',
-        f'<text x="{(width - 130) / 2:.0f}" y="{height - 6}">primaries</text>',
-    ]
-    for kind, (name, rows) in zip("ab", layouts.items(), strict=True):
-        points = " ".join(f"{x(row.primaries):.1f},{y(row.server_us):.1f}" for row in rows)
-        lines.append(f'<polyline class="{kind}" points="{points}"/>')
-        lines.append(
-            f'<text x="{x(rows[-1].primaries) + 6:.1f}" y="{y(rows[-1].server_us) + 4:.1f}">'
-            f"{name}: {rows[-1].server_us:,.0f}</text>"
-        )
-    lines += [
-        f'<text x="{x(row.primaries):.1f}" y="{height - bottom + 16}" text-anchor="middle">'
-        f"{row.primaries}</text>"
-        for row in next(iter(layouts.values()))
-    ]
-    return "\n".join([*lines, "</svg>"]) + "\n"
-
-
-def main() -> None:
-    """Simulate all sizes, print tables, and say what grows faster than linearly."""
-    options = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    options.add_argument("--primaries", type=int, default=SIZES[-1], help="the largest size")
-    options.add_argument("--measured", type=Path, metavar="FILE", help="costs of another machine")
-    options.add_argument("--seconds", type=float, default=2.0, help="of simulated time")
-    options.add_argument("--seed", type=int, default=1)
-    options.add_argument("--svg", type=Path, metavar="FILE", help="draw the growth")
-    given = options.parse_args()
-    measured = default_measured() if given.measured is None else read_measured(given.measured)
-    sizes = [size for size in SIZES if size <= given.primaries]
-    layouts = {}
-    for name, shared in (("one queue", True), ("a queue per tenant", False)):
-        found = [
-            simulate(size, measured, shared=shared, seconds=given.seconds, seed=given.seed)
-            for size in sizes
-        ]
-        grows = report(f"{name}: {JOBS_PER_S:g} jobs/s and {WORKERS} workers per primary", found)
-        print(f"{name}: grows faster than linearly: {', '.join(grows) or 'nothing'}")
-        layouts[name] = found
-    if given.svg is not None:
-        given.svg.write_text(svg(layouts))
-    size = min(10, sizes[-1])
-    for name, shared in (("one queue", True), ("a queue per tenant", False)):
-        after = simulate(size, measured, shared=shared, seed=given.seed, lost=True, rate=50)
-        print(
-            f"{name}, {size} primaries, one of them lost for {LOST_S:g} s: "
-            f"{after.done:.0%} of the jobs of that time started"
-        )
-    sys.exit(0)
-
-
-if __name__ == "__main__":
-    main()

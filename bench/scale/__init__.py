@@ -1,0 +1,1 @@
+"""A simulation of a large Cluster, with measured costs."""
