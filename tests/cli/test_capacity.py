@@ -97,6 +97,12 @@ def test_the_costs_of_another_machine_change_the_answer(tmp_path: Path) -> None:
     )
     slow.write_text(known.replace("[valkey]\nput_call_us = ", "[valkey]\nput_call_us = -"))
     assert "valkey.put_call_us is a cost" in ask(*load, "--measured", str(slow)).stderr
+    slow.write_text(re.sub(r"^sparse_us = .*", "sparse_us = 0", known, count=1, flags=re.MULTILINE))
+    assert "sparse_us and" in ask(*load, "--measured", str(slow)).stderr
+    slow.write_text(known.replace("kafka_partition_bytes = 5000000.0", "kafka_partition_bytes = 0"))
+    result = ask(*load, "--kafka", "--measured", str(slow))
+    assert "kafka_partition_bytes is what a partition carries" in result.stderr
+    assert len(result.stderr.splitlines()) == 1
     slow.write_text("[valkey]\n")
     result = ask(*load, "--measured", str(slow))
     assert "is not a file of measured costs" in result.stderr

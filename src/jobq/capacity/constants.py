@@ -136,6 +136,14 @@ def parse_measured(text: str, name: str) -> Measured:
         for cost, value in costs.items():
             if isinstance(value, float) and not 0 <= value < inf:
                 raise ConfigError(f"{name}: {part}.{cost} is a cost, and cannot be {value:g}")
+    for kind in ("valkey", "postgres", "sqlite"):
+        if not (found.store(kind).sparse_us and found.store(kind).dense_us):
+            raise ConfigError(f"{name}: {kind}.sparse_us and {kind}.dense_us must be above 0")
+    if not found.pipeline.kafka_partition_bytes:
+        raise ConfigError(
+            f"{name}: pipeline.kafka_partition_bytes is what a partition carries per second, and "
+            "must be above 0"
+        )
     return found
 
 
