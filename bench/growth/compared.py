@@ -8,15 +8,17 @@ from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from pathlib import Path
+from typing import Any
 
 import apsw
 
-from bench.growth.figures import Bound, Figure, flat
+from bench.growth.figures import SAME, Figure, Measure, flat
 from bench.places import Place, Postgres, SqliteFile, Valkey, ask, ask_postgres, place
 from jobq.core.queues import QueueConfig, RetentionData
 from jobq.core.records import Claim, Complete, JobSpec, Lease, QueueName
 from jobq.stores import open_store
 from jobq.stores.base import Clock, Store
+from jobq.stores.valkey.store import ValkeyStore
 
 URLS = {
     "sqlite": "sqlite:///{folder}/jobs.db",
@@ -31,6 +33,8 @@ CHUNK = 1_000
 WARM = 3
 """Rounds that do not count: they prepare statements and fill caches."""
 LEASE_MS = 600_000
+"""Milliseconds. No lease may end during a run."""
+SIZE = "size of the store"
 KEEP_NOTHING = RetentionData(completed_ms=0, failed_ms=0, cancelled_ms=0, count=0)
 
 Say = Callable[[str], None]
@@ -48,6 +52,7 @@ class Timer:
         self._took: dict[str, list[float]] = {}
         self._meter = Meter(where)
         self.counts = True
+        self.longest: set[str] = set()
 
     @contextmanager
     def __call__(self, what: str, *, per: int = 1) -> Iterator[None]:
@@ -68,8 +73,13 @@ class Timer:
         self._took.setdefault(what, []).append(value)
 
     def best(self) -> dict[str, float]:
-        """The lowest of the values: whatever else the machine does only makes calls slower."""
-        return {what: min(took) for what, took in self._took.items()}
+        """The lowest of the values: whatever else the machine does only makes calls slower.
+
+        Of steps, the longest counts."""
+        return {
+            what: max(took) if what in self.longest else min(took)
+            for what, took in self._took.items()
+        }
 
 
 class Meter:
@@ -112,6 +122,25 @@ def _cpu_s(pid: int) -> float | None:
         return None
 
 
+@contextmanager
+def each_step(store: Store, timer: Timer, what: str) -> Iterator[None]:
+    """Time each transaction, or each call to a Valkey server, that calls of a store make in this
+    block. Others have to wait for no longer than the longest of them."""
+    at, name = (store.calls, "fcall") if isinstance(store, ValkeyStore) else (store, "_write")
+    run = getattr(at, name)
+    timer.longest.add(what)
+
+    async def timed(*args: Any, **kwargs: Any) -> Any:
+        with timer(what):
+            return await run(*args, **kwargs)
+
+    setattr(at, name, timed)
+    try:
+        yield
+    finally:
+        delattr(at, name)
+
+
 @asynccontextmanager
 async def opened(kind: str, *, clock: Clock | None = None) -> AsyncIterator[tuple[Place, Store]]:
     """A new store, which is removed afterwards."""
@@ -129,10 +158,8 @@ class Dimension(ABC):
     quick: tuple[int, ...]
     stores: tuple[str, ...] = tuple(URLS)
     rounds = 30
-    bounds: Mapping[str, Bound] = {}
-    """By what is measured. Everything else must be flat within a factor of two."""
-    units: Mapping[str, str] = {}
-    """By what is measured. Everything else is in milliseconds."""
+    measures: Mapping[str, Measure] = {}
+    """By what is measured. Everything else is in milliseconds and does the same at every size."""
     log = True
     """Whether plots are logarithmic."""
     x_label: str
@@ -149,18 +176,21 @@ class Dimension(ABC):
                 store=kind,
                 dimension=self.name,
                 what=what,
-                unit=self.units.get(what, "MB" if what == "size of the store" else "ms"),
+                unit=measure.unit,
                 sizes=sizes,
                 values=tuple(found[size][what] for size in sizes),
-                bound=self._bound(what, sizes),
+                bound=measure.bound,
             )
             for what in found[sizes[0]]
+            for measure in [self._measure(what, sizes)]
         ]
 
-    def _bound(self, what: str, sizes: tuple[int, ...]) -> Bound:
-        if what == "size of the store":  # in proportion: an index of a larger table is deeper
-            return flat(2.0 * sizes[-1] / sizes[0], floor=50)
-        return self.bounds.get(what, flat(2.0, floor=1.0))
+    def _measure(self, what: str, sizes: tuple[int, ...]) -> Measure:
+        if what == SIZE:
+            # In proportion, and up to twice that: pages of an index that is filled at random are
+            # half full at worst. 50 MB: what servers allocate ahead.
+            return Measure("MB", flat(2.0 * sizes[-1] / sizes[0], floor=50))
+        return self.measures.get(what, Measure("ms", SAME))
 
 
 class Compared(Dimension):
@@ -180,7 +210,7 @@ class Compared(Dimension):
                 await self.fill(store, size, timers[size])
                 where.filled()
                 added = (where.bytes_used() or 0) - before
-                timers[size].add("size of the store", added / 1e6)
+                timers[size].add(SIZE, added / 1e6)
                 say(
                     f"{kind}, {self.title}: {size:,} stored in {time.monotonic() - began:.0f} s, "
                     f"{added / 1e6:,.0f} MB"
@@ -203,6 +233,23 @@ class Compared(Dimension):
 
     async def finish(self, where: Place, store: Store, size: int, timer: Timer) -> None:
         """Called once at the end, for what cannot be done in turns."""
+
+
+async def probe_jobs(
+    store: Store, queue: QueueName, timer: Timer, turn: int, *, limit: int = BATCH
+) -> None:
+    """Claim and complete jobs of a queue, and count the others."""
+    of = f" of {limit}"
+    with timer(f"claim{of}"):
+        taken = await store.settle(
+            [], worker="w", call=f"take {turn}", then=claim(queue, limit=limit)
+        )
+    with timer(f"completion{of}"):
+        await store.settle(completed(taken.leases), worker="w", call=f"end {turn}")
+    with timer("counts"):
+        await store.count(queue)
+    with timer("stats"):
+        await store.stats(queue)
 
 
 def spec(queue: QueueName, id: str, key: str | None = None, payload: bytes = PAYLOAD) -> JobSpec:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 
@@ -37,7 +37,7 @@ class Bound(msgspec.Struct, frozen=True):
 
 
 def flat(times: float = 2.0, floor: float = 0.0) -> Bound:
-    """The figure must not grow with the size. `times` is for noise and for deeper trees."""
+    """The figure must not grow with the size by more than this."""
     return Bound("ratio", times, floor)
 
 
@@ -56,13 +56,37 @@ def unbounded(why: str) -> Bound:
     return Bound("none", why=why)
 
 
+SAME = flat(2.0, floor=1.0)
+"""A call that does the same work at every size.
+
+An index of a thousand times as many entries has one or two levels more (a page holds more than a
+hundred entries), and its pages are less often in a cache: at most twice the work. A difference of
+less than 1 ms does not count: the shortest calls take 0.1 ms, and one interrupt takes as long. A
+call that reads the backlog would show as ×1000."""
+
+EACH = flat(2.0, floor=0.05)
+"""A call that has to read all of something, divided by how many there are: each costs the same, up
+to twice for caches that are too small. 0.05 ms per item is what one more round trip would cost."""
+
+TICK = flat(2.0, floor=10.0)
+"""A tick looks at the same number of rows at every size, but only a store that has too much of
+something deletes it: up to 500 rows, at 20 µs each."""
+
+
+class Measure(NamedTuple):
+    """What a figure counts, and what it may be."""
+
+    unit: str
+    bound: Bound
+
+
 class Figure(msgspec.Struct, frozen=True, kw_only=True):
     """One measure of one store, with a value per size."""
 
     store: str
     dimension: str
     what: str
-    unit: str  # ms, B, MB, or what is counted
+    unit: str  # "ms", "s", "B", "MB" or "times"; for a number of things, their name in the plural
     sizes: tuple[float, ...]
     values: tuple[float, ...]
     bound: Bound

@@ -14,7 +14,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from bench.growth.compared import Dimension, Say, opened, put
-from bench.growth.figures import Bound, Figure, flat, most
+from bench.growth.figures import Figure, Measure, flat, most
 from bench.growth.program import CONCURRENCY, QUEUE
 from jobq.core.records import JobKey, JobSpec, QueueName
 from jobq.core.stalls import DEFAULT_MAX_STALLS
@@ -55,15 +55,12 @@ class Overload(Dimension):
     x_label = "jobs that wait for one slow worker"
     rounds = 5
     """Seconds."""
-    units: Mapping[str, str] = {
-        "memory of the worker": "MB",
-        "memory, last against first second": "times",
-        "active jobs": "jobs",
-    }
-    bounds: Mapping[str, Bound] = {
-        "memory of the worker": flat(1.15),
-        "memory, last against first second": most(1.15),
-        "active jobs": most(CONCURRENCY),
+    measures: Mapping[str, Measure] = {
+        # The worker holds ten jobs of 1 kB, of some 35 MB in total. 15 % are for the allocator,
+        # which takes memory from the system 1 MB at a time or more.
+        "memory of the worker": Measure("MB", flat(1.15)),
+        "memory, last against first second": Measure("times", most(1.15)),
+        "active jobs": Measure("jobs", most(CONCURRENCY)),
     }
 
     async def measure(self, kind: str, sizes: Sequence[int], rounds: int, say: Say) -> list[Figure]:
@@ -104,19 +101,14 @@ class Poison(Dimension):
     rounds = 200
     """Neighbours."""
     log = False
-    units: Mapping[str, str] = {
-        "most runs of a job that kills": "runs",
-        "jobs that kill and are not dead": "jobs",
-        "neighbours that did not complete": "jobs",
-        "most runs of a neighbour": "runs",
-        "until all jobs have ended": "s",
-    }
-    bounds: Mapping[str, Bound] = {
-        "most runs of a job that kills": most(DEFAULT_MAX_STALLS + 1),
-        "jobs that kill and are not dead": most(0),
-        "neighbours that did not complete": most(0),
-        "most runs of a neighbour": most(DEFAULT_MAX_STALLS + 1),
-        "until all jobs have ended": most(GIVE_UP_S),
+    measures: Mapping[str, Measure] = {
+        # A job may stall max_stalls times, and fails with the next stall.
+        "most runs of a job that kills": Measure("runs", most(DEFAULT_MAX_STALLS + 1)),
+        "jobs that kill and are not dead": Measure("jobs", most(0)),
+        "neighbours that did not complete": Measure("jobs", most(0)),
+        # A neighbour that stalls as often is on its last chance then, and runs alone.
+        "most runs of a neighbour": Measure("runs", most(DEFAULT_MAX_STALLS + 1)),
+        "until all jobs have ended": Measure("s", most(GIVE_UP_S)),
     }
 
     async def measure(self, kind: str, sizes: Sequence[int], rounds: int, say: Say) -> list[Figure]:
