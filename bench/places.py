@@ -17,6 +17,10 @@ from typing import Any
 from scripts.ports import free_port
 from scripts.postgres import DURABLE, Server
 
+PATIENCE_S = 60
+"""Seconds that a server of a measurement has for a reply, also if other programs use all
+processors."""
+
 
 class Place:
     """A new store. `shared` says whether several processes can use it."""
@@ -89,7 +93,7 @@ def ask_postgres(url: str, statement: str) -> Any:
     """Run one statement on a connection of its own. Returns the first column of its first row."""
     import psycopg  # only the benchmarks on PostgreSQL need it
 
-    with psycopg.connect(url, autocommit=True, connect_timeout=10) as connection:
+    with psycopg.connect(url, autocommit=True, connect_timeout=PATIENCE_S) as connection:
         cursor = connection.execute(statement.encode())
         row = cursor.fetchone() if cursor.description else None
         return row[0] if row else None
@@ -177,14 +181,14 @@ def valkey_binary() -> str:
 
 def ask(port: int, command: str) -> str:
     """Send one inline command over a new connection, which needs no driver."""
-    with socket.create_connection(("127.0.0.1", port), timeout=5) as connection:
+    with socket.create_connection(("127.0.0.1", port), timeout=PATIENCE_S) as connection:
         connection.sendall(f"{command}\r\n".encode())
         with connection.makefile("rb") as reply:
             head = reply.readline().decode()
             return reply.read(int(head[1:])).decode() if head.startswith("$") else head
 
 
-def _wait_for_reply(port: int, timeout: float = 10) -> None:
+def _wait_for_reply(port: int, timeout: float = PATIENCE_S) -> None:
     deadline = time.monotonic() + timeout
     while True:
         try:
