@@ -53,6 +53,12 @@ SELECT 1, 4, n, 1000 + n, 1, 1, 0, 0, 0, 'c' || n, 'task', NULL, 'json', 'x', 1
 FROM generate_series(1, {ROWS}) n;
 INSERT INTO keys (qid, key, waiting, active, turn, ready)
 SELECT 2, 'key' || n, 3, 0, n, 1 FROM generate_series(0, 9999) n;
+INSERT INTO edges (parent, ordinal, child_qid, data, child)
+SELECT 1, n, 1, 0, 'w' || n FROM generate_series(1, {ROWS}) n;
+INSERT INTO flows (tenant, flow, begun_ms, done) SELECT 't', 'f' || n, n, 1
+FROM generate_series(1, {ROWS}) n;
+INSERT INTO staged (tenant, flow, n, queue, id, spec)
+SELECT 't', 'f', n, 'plain', 's' || n, 'x' FROM generate_series(1, {ROWS}) n;
 INSERT INTO entries (qid, at_ms, n, items, moved, figures)
 SELECT 1, 1, 1, 'x', '{{0,0,1,0,0,0,0}}', '{{1,0,0,0,0,0,0,0,0}}' FROM generate_series(1, {ROWS});
 """
@@ -76,6 +82,17 @@ STATEMENTS: dict[str, tuple[str, str]] = {
     "lock_found": (SQL.hot["lock_found"], "1, 'c7'"),
     "load_job": (SQL.hot["load_job"], "7"),
     "taken": (SQL.hot["taken"], "1, '{w1,w2}', 1, 2"),
+    "awaited": (SQL.ties["awaited"], "1, '{w1,w2,w3,w4,w5,x1,x2,x3,x4,x5}'"),
+    "waiting_parents": (SQL.ties["waiting_parents"], "1, 'w7', 10"),
+    "redirect_edges": (SQL.ties["redirect_edges"], "'w8', 'w7', 1"),
+    "staged_ends": (SQL.ties["staged_ends"], "'t', 'f'"),
+    "staged_among": (SQL.ties["staged_among"], "'t', 'f', 'plain', '{s1,s2,s3,x1,x2}'"),
+    "next_weights": (SQL.ties["next_weights"], "'t', 'f', 100, 10"),
+    "next_staged": (SQL.ties["next_staged"], "'t', 'f', 100, 110"),
+    "next_places": (SQL.ties["next_places"], "'t', 'f', 10"),
+    "unstage": (SQL.ties["unstage"], "'t', 'f', 100, 110"),
+    "old_flows": (SQL.ties["old_flows"], "10, 10"),
+    "left_flows": (SQL.ties["left_flows"], "100000, 10"),
     "past_retention": (SQL.upkeep["past_retention"], "1, 4, 0, 1010, 10"),
     "newest_beyond": (SQL.upkeep["newest_beyond"], "1, 4, 10"),
     "beyond_count": (SQL.upkeep["beyond_count"], "1, 4, 1010, 5, 10"),

@@ -65,9 +65,12 @@ WHERE parent = $5 AND ordinal = $6;
 -- name: reopen_edge: a parent waits again for a child that is run again
 UPDATE edges SET done = 0, result = NULL, failure = NULL WHERE parent = $1 AND ordinal = $2;
 
--- name: awaited: which of these ids are waited for
-SELECT id FROM unnest($2::text[]) AS asked (id)
-WHERE EXISTS (SELECT FROM edges WHERE child_qid = $1 AND child = asked.id AND done = 0);
+-- name: awaited: which of these ids are waited for. "done = 0" would allow the index of all open
+-- edges, which a table without statistics was read by: 300 ms for 500 ids of a flow of 5,000.
+SELECT asked.id
+FROM unnest($2::text[]) AS asked (id), LATERAL (
+    SELECT FROM edges WHERE child_qid = $1 AND child = asked.id AND done < 1 LIMIT 1
+) e;
 
 -- name: redirect_edges: parents that wait for an id wait for another job, and know it by that id
 UPDATE edges SET child = $1, asked = $2 WHERE child_qid = $3 AND child = $2 AND done = 0;
@@ -164,9 +167,13 @@ UPDATE flows SET done = $1, begun_ms = $2 WHERE tenant = $3 AND flow = $4;
 INSERT INTO staged (tenant, flow, n, weight, place, queue, id, spec)
 VALUES ($1, $2, $3, $4, $5, $6, $7, $8);
 
--- name: staged_ends: the lowest and the highest place of a flow
-SELECT coalesce((SELECT min(n) FROM staged WHERE tenant = $1 AND flow = $2), 0),
-    coalesce((SELECT max(n) FROM staged WHERE tenant = $1 AND flow = $2), 0);
+-- name: staged_ends: the lowest and the highest place of a flow. Without statistics, min() and
+-- max() read all of them.
+SELECT coalesce((
+    SELECT n FROM staged WHERE tenant = $1 AND flow = $2 ORDER BY n LIMIT 1
+), 0), coalesce((
+    SELECT n FROM staged WHERE tenant = $1 AND flow = $2 ORDER BY n DESC LIMIT 1
+), 0);
 
 -- name: staged_among: which of these ids of a queue are stored for a flow, and the ids of the jobs
 -- that represent those that have become no job
