@@ -128,6 +128,14 @@ def take_an_event_back(stories: list[Story], rng: random.Random) -> None:
     story.undone.append(claim._replace(id=f"{claim.id}-lost"))
 
 
+def set_a_time_back(stories: list[Story], rng: random.Random) -> None:
+    """A job ended before it started, by the times of its events."""
+    story = _choose(stories, rng)
+    n = _last(story, "completed")
+    started = story.events[_last(story, "started")]
+    story.events[n] = story.events[n]._replace(at_ms=started.at_ms - 1)
+
+
 def drop_events(stories: list[Story], rng: random.Random) -> None:
     """The log was trimmed before it was read."""
     story = _choose(stories, rng)
@@ -150,6 +158,7 @@ CHEATS: dict[Cheat, set[Rule]] = {
     accept_twice: {"illegal step"},
     skip_the_claim: {"hidden run", "illegal step"},
     take_an_event_back: {"undone"},
+    set_a_time_back: {"time went back"},
     drop_events: {"gap"},
 }
 """Each cheat with the rules that the judge has to report. It may report others as well."""

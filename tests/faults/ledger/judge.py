@@ -32,7 +32,7 @@ SHOWN = 20
 
 Rule = Literal[
     "lost", "unfinished", "unexplained repeat", "hidden run", "end without a run", "two ends",
-    "wrong record", "illegal step", "undone", "gap", "wrong count", "bad exit",
+    "wrong record", "illegal step", "time went back", "undone", "gap", "wrong count", "bad exit",
 ]  # fmt: skip
 
 
@@ -200,6 +200,9 @@ class Judge:
                 two = before.state in ENDS and event.state in ENDS
                 rule: Rule = "two ends" if two else "illegal step"
                 yield Finding(rule, story.job, _step(before, event))
+            if before is not None and event.at_ms < before.at_ms:
+                text = f"{_step(before, event)}, {before.at_ms - event.at_ms} ms earlier"
+                yield Finding("time went back", story.job, text)
             before = event
         if sum(event.state in ENDS for event in story.events) > 1:
             yield Finding("two ends", story.job, ", ".join(event.kind for event in story.events))
