@@ -23,7 +23,7 @@ CLOCKS = frozenset({"clock forward", "clock back"})
 SERVER = frozenset({"kill server", "freeze server"})
 DISK_BASE = 768
 """Megabytes of a disk that can be filled, apart from what jobs need."""
-DISK_PER_JOB = 8
+DISK_PER_JOB = 3
 """Kilobytes of it per job."""
 
 

@@ -151,7 +151,7 @@ class _Run:
         self.wall_ms = time.time_ns() // 1_000_000 - now_ms()
         kind = PLACES[settings.store]
         wanted = frozenset(settings.only or plan.KINDS)
-        if not settings.only and settings.jobs > 200_000:
+        if not settings.only and settings.jobs > 1_000_000:
             wanted -= {"disk full"}  # the small disk is memory
         self.place = kind(folder, settings.durability, wanted, settings.jobs)
         if self.place.loses:  # the judge compares times of events with those of power cuts
