@@ -109,6 +109,29 @@ def test_meta_and_unknown_fields_are_kept_in_maps(lake: Lake, history: History) 
     }
 
 
+def test_files_keep_unknown_fields_and_skip_empty_lines(
+    lake: Lake, history: History, tmp_path: Path
+) -> None:
+    folder = tmp_path / "lines"
+    folder.mkdir()
+    history.event("accepted", "plain", "waiting")
+    history.event("accepted", "newer", "waiting", colour="red", size={"w": 1}, meta={"a": "b"})
+    text = [json.dumps(line) for line in history.lines]
+    bad = json.dumps({"v": 1, "kind": "evaporated", "colour": "red"})
+    (folder / "a.jsonl").write_text("\n\n".join([*text, "  ", bad, "[]"]) + "\n\n")
+    job = PipelineRun(lake, open_source(str(folder)), ())
+    job.start(lake.spark, once=True)
+    job.wait()
+    rows = {row.job: (row.meta, row.more) for row in lake.read(EVENTS).collect()}
+    assert rows == {
+        "plain": (None, None),
+        "newer": ({"a": "b"}, {"colour": "red", "size": '{"w":1}'}),
+    }
+    found = lake.read(QUARANTINE).orderBy("raw").collect()
+    assert [row.raw for row in found] == ["[]", bad], "the whole lines, and no empty one"
+    assert all(row.origin.endswith("a.jsonl") for row in found)
+
+
 def test_a_tombstone_from_a_source_is_not_an_event(lake: Lake, history: History) -> None:
     totals = take_in(lake, [{**history.life("a").lines[0], "kind": "erased", "job": ""}])
     assert (totals.events, totals.quarantined) == (0, 1)

@@ -358,8 +358,7 @@ QUARANTINE = Table(
         _C(
             "raw",
             "string",
-            "the record, with bytes that are not UTF-8 replaced; of a line of JSON from a file, "
-            "only the fields of an event (the file in `origin` has the whole line)",
+            "the record, with bytes that are not UTF-8 replaced",
         ),
         _C("origin", "string", "where the record came from: a file, or topic/partition/offset"),
         _C("tenant", "string", "the tenant, if the record names one"),

@@ -10,8 +10,8 @@ from jobq.core.states import Kind, State
 from jobq.pipeline import tables
 from jobq.pipeline.tables import EVENTS, MARKS, QUARANTINE, struct
 
-CORRUPT = "_corrupt"  # column in which Spark's JSON reader puts a line that it cannot parse
-LINE = "_line"  # column with the line itself, from sources that have it anyway
+CORRUPT = "_corrupt"  # column in which Spark puts a line that it cannot parse
+LINE = "_line"  # column with the line itself
 
 _INTEGERS = {
     "life",
@@ -63,7 +63,9 @@ ROUTE = "table"
 def from_json_lines(
     lines: DataFrame, value: str = "value", origin: Column | None = None
 ) -> DataFrame:
-    """Parse the lines in a string column into WIRE rows, with an `origin` and the line."""
+    """Parse the lines in a string column into WIRE rows, with an `origin` and the line.
+
+    A line that is not UTF-8 is corrupt: Spark would replace the bytes, and change a name."""
     origin = F.lit(None).cast("string") if origin is None else origin
     options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": CORRUPT}
     parsed = lines.select(
@@ -71,7 +73,9 @@ def from_json_lines(
         origin.alias("origin"),
         F.col(value).alias(LINE),
     )
-    return parsed.select("e.*", "origin", LINE)
+    corrupt = F.when(F.is_valid_utf8(LINE), F.col(f"e.{CORRUPT}")).otherwise(F.col(LINE))
+    fields = [F.col(f"e.{name}") for name in WIRE.names if name != CORRUPT]
+    return parsed.select(*fields, corrupt.alias(CORRUPT), "origin", LINE)
 
 
 def problem() -> Column:
@@ -126,14 +130,13 @@ def routed(rows: DataFrame, arrival: int) -> DataFrame:
     made = {
         **times,
         "arrival": F.lit(arrival).cast("bigint"),
-        "more": _unknown_fields() if LINE in rows.columns else _no_fields(),
+        "more": _unknown_fields(),
     }
     body = [
         made.get(name, F.col(name)).alias(name) for name in (column.name for column in EVENTS.body)
     ]
-    lines = [F.col(name) for name in (CORRUPT, LINE) if name in rows.columns]
     # Replace bytes that are not UTF-8: readers of Parquet fail on an invalid string.
-    raw = F.when(~good, F.make_valid_utf8(F.coalesce(*lines, F.to_json(F.struct(*wire.FIELDS)))))
+    raw = F.when(~good, F.make_valid_utf8(LINE))
     return checked.select(
         *body,
         *marks.FIELDS,
@@ -147,10 +150,6 @@ def routed(rows: DataFrame, arrival: int) -> DataFrame:
         .alias("day"),
         F.when(good, F.expr("int(at_ms div 3600000 % 24)")).otherwise(0).alias("hour"),
     )
-
-
-def _no_fields() -> Column:
-    return F.lit(None).cast("map<string,string>")
 
 
 def _unknown_fields() -> Column:
