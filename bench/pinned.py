@@ -3,6 +3,10 @@
     python -m bench.pinned                   2 minutes without and 2 minutes with the transaction
     python -m bench.pinned --minutes 30 --clean 5
                                              as long as a report or pg_dump may take
+    python -m bench.pinned --keys 100        jobs of a keyed queue, with this many keys in turn
+    python -m bench.pinned --limit 50        at most this many jobs of the queue run at once
+    python -m bench.pinned --option listen=no
+                                             with options of the store's URL
 
 An open transaction keeps its snapshot, so VACUUM cannot remove the rows of jobs that ended since. A
 queue that reads past those rows becomes slower every minute. One process enqueues and runs jobs at
@@ -18,10 +22,10 @@ import asyncio
 import multiprocessing
 import sys
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from multiprocessing.connection import Connection
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import psycopg
 from rich.console import Console
@@ -51,29 +55,31 @@ class Sample(NamedTuple):
 class Load:
     """Jobs at a fixed rate, and what was measured of them."""
 
-    def __init__(self, rate: int) -> None:
-        self.rate = rate
+    def __init__(self, rate: int, keys: int = 0, limit: int | None = None) -> None:
+        self.rate, self.keys, self.limit = rate, keys, limit
         self.claims: list[Sample] = []
         self.starts: list[Sample] = []
         self.enqueued = 0
 
     async def run(self, url: str, stopping: asyncio.Event) -> None:
         """Enqueue jobs until `stopping`, and run them."""
-        queue = Queue("bench", url)
+        mode: Literal["plain", "keyed"] = "keyed" if self.keys else "plain"
+        queue = Queue("bench", url, mode=mode, limit=self.limit)
 
-        @queue.task
-        async def noop(enqueued: float) -> int:
+        async def noop(enqueued: float, key: str) -> int:
             now = time.monotonic()
             self.starts.append(Sample(enqueued, (now - enqueued) * 1000))
             return 1
 
+        task = queue.task(key="key")(noop) if self.keys else queue.task(noop)
         async with queue, Worker(queue, concurrency=50):
             began = time.monotonic()
             while not stopping.is_set():
                 now = time.monotonic()
                 due = int((now - began) * self.rate) - self.enqueued
                 if due > 0:
-                    await noop.enqueue_many((now,) for _ in range(due))
+                    numbers = range(self.enqueued, self.enqueued + due)
+                    await task.enqueue_many((now, str(n % (self.keys or 1))) for n in numbers)
                     self.enqueued += due
                 await asyncio.sleep(BATCH_S)
 
@@ -135,12 +141,15 @@ def other_table(url: str) -> Iterator[list[Sample]]:
         process.kill()
 
 
-async def measure(url: str, clean: float, seconds: float, load: Load) -> tuple[float, float, float]:
-    """Run the load without and with an open transaction.
+async def measure(
+    url: str, options: Sequence[str], clean: float, seconds: float, load: Load
+) -> tuple[float, float, float]:
+    """Run the load, whose URL has these options, without and with an open transaction.
 
     Returns when the first part began, when the transaction began, and when everything ended."""
     stopping = asyncio.Event()
-    running = asyncio.create_task(load.run(url, stopping))
+    with_options = "&".join((url + ("" if "?" in url else "?"), *options))
+    running = asyncio.create_task(load.run(with_options, stopping))
     warm_up = min(10.0, seconds / 4)
     await _either(running, warm_up)
     began = time.monotonic()
@@ -220,13 +229,16 @@ def main() -> None:
     )
     parser.add_argument("--clean", type=float, help="minutes before it is opened (as many)")
     parser.add_argument("--rate", type=int, default=800, help="jobs per second (%(default)s)")
+    parser.add_argument("--keys", type=int, default=0, help="keys of a keyed queue (none: plain)")
+    parser.add_argument("--limit", type=int, help="jobs of the queue that run at once")
+    parser.add_argument("--option", action="append", default=[], help="of the URL: listen=no")
     given = parser.parse_args()
     clean = given.minutes if given.clean is None else given.clean
-    load = Load(given.rate)
+    load = Load(given.rate, given.keys, given.limit)
     with postgres_database() as where:
         with other_table(where.url) as neighbours, load.timed():
             began, pinned, ended = asyncio.run(
-                measure(where.url, clean * 60, given.minutes * 60, load)
+                measure(where.url, given.option, clean * 60, given.minutes * 60, load)
             )
         dead = ask_postgres(
             where.url,
