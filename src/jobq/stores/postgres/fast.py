@@ -12,7 +12,7 @@ the general way through the shared logic.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from operator import itemgetter
 from typing import Any
 
@@ -50,8 +50,9 @@ _DOES_NOT_FIT = frozenset(("22012", "23505"))  # division by zero, an id that ex
 MOST = 5_000
 """Jobs. A larger put goes the general way, which inserts them in the same manner."""
 
-PART = 500
-"""Jobs of one statement of a put. The server inserts them while the next ones are encoded."""
+FIRST, PART = 100, 450
+"""Jobs of the first and of each later statement of a put. The server inserts them while the next
+ones are encoded, so the first statement is small."""
 
 QUEUES = 10_000
 """Plain queues that a handle remembers."""
@@ -115,11 +116,8 @@ def put(
     sent = elapsed()
     try:
         link.prepare(FAST["put"], FAST["put_again"], waking.SQL["wake"])
-        for start in range(0, len(specs), PART):
-            part = [
-                new_job(plain.qid, spec, 0, now, ahead, watch)
-                for spec in specs[start : start + PART]
-            ]
+        for some in _parts(specs):
+            part = [new_job(plain.qid, spec, 0, now, ahead, watch) for spec in some]
             link.execute(FAST["put"], _put_parameters(plain.qid, now, part, watch))
             link.send()
             rows += part
@@ -145,6 +143,14 @@ def put(
         return None
     memory.told((again.fetchone() or (1, None))[1], sent)
     return [PutResult(id=row.id, life=0, state=STATES[row.state]) for row in rows]
+
+
+def _parts(specs: Sequence[JobSpec]) -> Iterator[Sequence[JobSpec]]:
+    """The jobs of each statement of a put."""
+    first = FIRST if len(specs) > PART else PART
+    yield specs[:first]
+    for start in range(first, len(specs), PART):
+        yield specs[start : start + PART]
 
 
 def _put_parameters(
