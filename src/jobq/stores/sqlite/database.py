@@ -21,7 +21,7 @@ import apsw
 from jobq.errors import ConfigError, StoreUnavailable
 from jobq.stores.base import Clock
 from jobq.stores.relational.store import Work
-from jobq.stores.sqlite import checksums, schema, scratch
+from jobq.stores.sqlite import checksums, schema, scratch, wal
 from jobq.stores.sqlite.checkpoints import Checkpointer
 from jobq.stores.sqlite.clock import StoreClock
 from jobq.stores.sqlite.identity import Identity, open_files
@@ -189,6 +189,7 @@ class Database:
         with self.alone():
             connection = self._connect(new=self._choose_checksums())
             try:
+                self._check_log(connection)  # before anything is written over the damaged part
                 connection.execute("BEGIN IMMEDIATE")
                 self.log_id = schema.migrate(connection)
                 self.load_time(connection)
@@ -200,6 +201,19 @@ class Database:
         self._reader.start(self._connect())
         unsynced = None if self._private or self.full else f"{self.path}-wal"
         self.checkpointer = Checkpointer(self._connect(), self.alone, self._watch, unsynced)
+
+    def _check_log(self, connection: apsw.Connection) -> None:
+        """Log an error if SQLite has ignored a part of the write-ahead log."""
+        found = None if self._private else wal.damage(connection, self.path)
+        if found is not None:
+            log.error(
+                "%s-wal is damaged behind frame %d, so the %d commits behind it are lost: their "
+                "jobs may be missing or run again. After a power cut with synchronous=normal this "
+                "is expected; otherwise check the disk",
+                self.path,
+                found.frame,
+                found.commits,
+            )
 
     def check_options(self, *, full: bool, checked: bool) -> None:
         """ConfigError if an open database cannot keep what another handle asks for: that commits
