@@ -25,7 +25,7 @@ from rich.console import Console
 
 from bench.growth.compared import URLS, Dimension
 from bench.growth.figures import Run
-from bench.growth.jobs import Flows, Keys, Payloads, Waiting
+from bench.growth.jobs import Flows, Keys, Payloads, Submits, Waiting
 from bench.growth.names import Queues, Schedules
 from bench.growth.report import report, table
 from bench.growth.week import Week
@@ -40,6 +40,7 @@ DIMENSIONS: dict[str, Dimension] = {
         Queues(),
         Schedules(),
         Keys(),
+        Submits(),
         Flows(),
         Payloads(),
         Overload(),

@@ -26,6 +26,7 @@ from bench.growth.figures import EACH, TICK, Measure, flat, most, unbounded
 from bench.places import Place
 from jobq import Queue
 from jobq.api.queue import DEFAULT_MAX_PAYLOAD
+from jobq.client.session import CHUNK
 from jobq.core.defaults import LOG_CAP
 from jobq.core.queues import QueueConfig
 from jobq.core.records import Complete, Edge, Filter, JobKey, JobSpec, QueueName
@@ -123,6 +124,50 @@ class Keys(Compared):
         timer.add("left of drained keys", remains(where, "keys"))
 
 
+class Submits(Compared):
+    """Children of one job that are submitted with it."""
+
+    name, title = "submits", "children that are submitted with one job"
+    sizes, quick = (1_000, 10_000, 100_000), (200, 2_000)
+    x_label = "children"
+    rounds = 1
+    measures: Mapping[str, Measure] = {
+        "submit, per child": Measure("ms", EACH),
+        # It makes jobs of all children, by steps.
+        "last call, per child": Measure("ms", EACH),
+        # A step has up to 500 members and edges, in a flow of any size. The smallest flow has less
+        # than ten steps, and the longest of hundreds is compared with the longest of those. So this
+        # is measured with all noise: a step of 500 takes up to 100 ms on PostgreSQL.
+        "longest step of the last call": Measure("ms", flat(2.0, floor=100)),
+    }
+
+    async def fill(self, store: Store, size: int, timer: Timer) -> None:
+        """Submit a flow."""
+        chunks = flow_of(size)
+        with timer("submit, per child", per=size):
+            for chunk in chunks[:-1]:
+                await store.put(chunk, flow="flow", last=False)
+            with (
+                timer("last call, per child", per=size),
+                each_step(store, timer, "longest step of the last call"),
+            ):
+                await store.put(chunks[-1], flow="flow")
+
+    async def probe(self, store: Store, size: int, timer: Timer, turn: int) -> None:
+        timer.counts = True
+        with timer("counts"):
+            await store.count(MAIL)
+
+
+def flow_of(size: int) -> list[list[JobSpec]]:
+    """A job that waits for so many children, in the calls of the public API."""
+    children = [f"child-{n}" for n in range(size)]
+    after = tuple(Edge(JobKey(MAIL, id), data=False) for id in children)
+    parent = JobSpec(queue=MAIL, id="parent", name="noop", payload=PAYLOAD, after=after)
+    specs = [*(spec(MAIL, id) for id in children), parent]
+    return [specs[n : n + CHUNK] for n in range(0, len(specs), CHUNK)]
+
+
 class Flows(Compared):
     """Children of one job."""
 
@@ -131,35 +176,17 @@ class Flows(Compared):
     x_label = "children"
     rounds = 1
     measures: Mapping[str, Measure] = {
-        # It makes jobs of all children, by steps.
-        "last call of the submit, per child": Measure("ms", EACH),
-        # A step has up to 500 members and edges, in a flow of any size. The smallest flow has less
-        # than ten steps, and the longest of hundreds is compared with the longest of those. So this
-        # is measured with all noise: a step of 500 takes up to 100 ms on PostgreSQL.
-        "longest step of the last call": Measure("ms", flat(2.0, floor=100)),
         # Once per flow: nothing is warm. Each takes a few milliseconds at any size.
         "end of the last child": Measure("ms", flat(2.0, floor=20)),
         "start of the parent, per child": Measure("ms", EACH),
         "read of the parent, per child": Measure("ms", EACH),
     }
-    chunk = 1_000
-    """Jobs per call, as the public API has it."""
 
     async def fill(self, store: Store, size: int, timer: Timer) -> None:
         """Submit a flow and complete all but its last child."""
-        children = [f"child-{n}" for n in range(size)]
-        after = tuple(Edge(JobKey(MAIL, id), data=False) for id in children)
-        parent = JobSpec(queue=MAIL, id="parent", name="noop", payload=PAYLOAD, after=after)
-        specs = [*(spec(MAIL, id) for id in children), parent]
-        chunks = [specs[n : n + self.chunk] for n in range(0, len(specs), self.chunk)]
-        with timer("submit, per child", per=size):
-            for chunk in chunks[:-1]:
-                await store.put(chunk, flow="flow", last=False)
-            with (
-                timer("last call of the submit, per child", per=size),
-                each_step(store, timer, "longest step of the last call"),
-            ):
-                await store.put(chunks[-1], flow="flow")
+        chunks = flow_of(size)
+        for n, chunk in enumerate(chunks, 1):
+            await store.put(chunk, flow="flow", last=n == len(chunks))
         with timer("end of a child", per=size - 1):
             await self._complete(store, size - 1)
 

@@ -48,9 +48,28 @@ The metrics of jq-server name up to 1,000 queues.""",
     "schedules": """A scheduler reads the schedules that are due. The others cost it nothing.""",
     "keys": """A key costs nothing after its last job has ended: the number of rows (on Valkey, of
 keys in the server) that a drained queue leaves behind does not depend on how many keys it had.""",
+    "submits": """A flow is submitted by calls of 1,000 jobs. The last call makes jobs of all of
+them, by steps of up to 500 jobs and edges. Each step is one transaction, or one call to a Valkey
+server, and others are served in between. So nobody waits longer because of a large flow, and no
+lease or timeout depends on its size. The last call itself takes as long as all its steps.
+
+A flow that is part of a [transaction of your own](guide/transactions.md) is stored by one statement
+after the other of that transaction, 0.5 to 1 ms per job. Others that write to its queues wait until
+you commit.""",
     "flows": """One job waits for all children. The end of a child costs the same in a large flow as
-in a small one. The start of the parent reads how each child has ended, so it is compared per
-child.""",
+in a small one.
+
+Some calls are about all children, and take time in proportion to them. They are compared per child,
+and a parent of 100,000 takes 0.2 s on SQLite and PostgreSQL and 0.5 s on Valkey, in which the
+server does nothing else; the timeout of a call is 5 s on Valkey and 10 s on PostgreSQL.
+
+- The start of the parent reads how each child has ended.
+- `get` of the parent lists up to 20,000 children.
+- A cancel with its children, and a rerun of the parent, visit each child.
+- The end of a job *for which* many others wait releases all of them in one call: about 25 µs for
+  each on SQLite, 50 µs on Valkey and 0.4 ms on PostgreSQL. On PostgreSQL, the end of a job for
+  which more than 20,000 wait exceeds the timeout of a call: set a longer one (`?timeout=60`), or
+  let groups of jobs wait for jobs between.""",
     "payloads": """Arguments up to 1 MiB are accepted by default (`max_payload`). Larger ones are
 refused before anything is stored. Calls that carry arguments take time in proportion to the bytes,
 and so does the end of a job, because its record is stored again; other calls are not affected.""",

@@ -18,6 +18,7 @@ TINY = {
     "queues": (20, 40),
     "schedules": (20, 40),
     "keys": (100, 200),
+    "submits": (20, 600),
     "flows": (20, 40),
     "payloads": (1_024, 4_096),
     "week": (4,),
