@@ -235,3 +235,10 @@ async def test_a_unique_hit_of_a_schedule_is_not_missed(q: Desk) -> None:
         [Fire(queue=q.queue, schedule="s", at_ms=at, next_ms=at + MINUTE)]
     ) == [True]
     assert not [event for event in await q.events() if event.kind is QueueKind.MISSED]
+
+
+async def test_a_member_that_a_call_names_twice_takes_one_place(q: Desk) -> None:
+    await bound(q, 2)
+    await q.store.put([q.spec("a"), q.spec("a")], flow="f")
+    await q.settle(complete(await q.take()))
+    assert await put(q, "b", "c", "d") == "jjF"
