@@ -1,28 +1,12 @@
-"""Runs parts of the contract suite on a place that a run without `--store` leaves out."""
+"""Runs parts of the contract suite on a place with PostgreSQL."""
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-from pathlib import Path
-
+from tests.stores import suite
 from tests.stores.postgres import servers
-
-ROOT = Path(__file__).parents[3]
-SUITE = ROOT / "src/jobq/stores/conformance"
 
 
 def contract_suite_passes(place: str, *names: str) -> None:
-    """Run these files of the suite (`put` is test_put.py) on a place, and check that they pass."""
+    """Run these files of the suite on a place, and check that they pass."""
     servers.postgres_or_skip()
-    files = [SUITE / f"test_{name}.py" for name in names]
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", *files, "--store", place],
-        cwd=ROOT,
-        env={**os.environ, "JQ_TEST_STORES": ""},
-        capture_output=True,
-        text=True,
-        timeout=220,
-    )
-    assert done.returncode == 0, done.stdout[-3000:]
+    suite.contract_suite_passes(place, *names)

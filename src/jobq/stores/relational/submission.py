@@ -8,9 +8,9 @@ from typing import Any
 from jobq.core import refusals
 from jobq.core.graph import Lock, check_locks
 from jobq.core.records import JobKey, JobSpec, PutResult, QueueName
-from jobq.stores.relational import submitting
+from jobq.stores.relational import staging, submitting
 from jobq.stores.relational.new_jobs import Watch
-from jobq.stores.relational.staging import FIRST, STEP, Part
+from jobq.stores.relational.staging import FIRST, Part
 from jobq.stores.relational.submitting import Flow, Page
 
 Run = Callable[..., Coroutine[Any, Any, Any]]
@@ -52,8 +52,8 @@ async def _checked(read: Run, flow: Flow) -> _Checks | None:
         checks.add(page)
         after = page.after
     outside = [job for job in checks.edges if job not in checks.members]
-    for start in range(0, len(outside), STEP):
-        some = outside[start : start + STEP]
+    for start in range(0, len(outside), staging.STEP):
+        some = outside[start : start + staging.STEP]
         unknown = await read(submitting.missing, flow.tenant, some)
         if unknown is not None:
             raise refusals.unknown_child(checks.edges[unknown], unknown)

@@ -32,7 +32,7 @@ from jobq.stores.relational import bounds, flows, put, rows, staging, waiting
 from jobq.stores.relational.codes import BLOCKED, NOTED
 from jobq.stores.relational.new_jobs import Watch
 from jobq.stores.relational.rows import Job
-from jobq.stores.relational.staging import FIRST, STEP, FlowState, Part
+from jobq.stores.relational.staging import FIRST, FlowState, Part
 from jobq.stores.relational.tx import Tx
 
 LEFT_MS = 10_000
@@ -119,7 +119,7 @@ def page(tx: Tx, flow: Flow, after: int) -> Page:
     ends = staging.ends(tx, *flow)
     if found[0] != FlowState.OPEN:
         return Page(None, after, ends)
-    until = _until(staging.weights(tx, *flow, after, STEP), after)
+    until = _until(staging.weights(tx, *flow, after, staging.STEP), after)
     members = [member for _, _, member in staging.read_some(tx, *flow, after, until)]
     return Page(members, until, ends)
 
@@ -160,14 +160,14 @@ def decide(tx: Tx, flow: Flow, ends: tuple[int, int], samples: Sequence[JobSpec]
 
 def step(tx: Tx, flow: Flow, after: int = FIRST, watch: Watch | None = None) -> Step:
     """Make jobs of the next members of a submitted flow. Anybody may do it, and repeat it."""
-    found = staging.weights(tx, *flow, after, STEP)
+    found = staging.weights(tx, *flow, after, staging.STEP)
     until = _until(found, after)
     some = list(staging.read_some(tx, *flow, after, until))
     tx.lock_queues(_queues(member for _, _, member in some))
     state = tx.execute(tx.sql.ties["flow"], flow).fetchone()
     if state is None or state[0] != FlowState.SUBMITTED:
         return Step({}, after, False)
-    if staging.weights(tx, *flow, after, STEP) != found:
+    if staging.weights(tx, *flow, after, staging.STEP) != found:
         return Step({}, FIRST, True)  # another caller has done this step meanwhile
     if not some:
         if after != FIRST:
@@ -215,7 +215,7 @@ def _until(found: Sequence[tuple[int, int]], after: int) -> int:
     until = after
     for n, weight in found:
         cost += weight
-        if cost > STEP and until != after:
+        if cost > staging.STEP and until != after:
             break
         until = n
     return until
@@ -234,7 +234,7 @@ def _queues(members: Iterable[JobSpec | Part]) -> set[QueueName]:
 def _forget_represented(tx: Tx, flow: Flow) -> bool:
     """Delete rows that name the jobs which represent members: all members are jobs now. Returns
     whether there are more; if not, the flow is complete."""
-    if staging.delete_some(tx, *flow, STEP) == STEP:
+    if staging.delete_some(tx, *flow, staging.STEP) == staging.STEP:
         return True
     staging.set_state(tx, *flow, FlowState.COMPLETE)
     return False
