@@ -31,8 +31,8 @@ if one is exceeded. `make bench-growth ARGS='--quick'` takes a few minutes, and 
 `--store` choose a part.
 
 A ratio of ×1 means that a call takes as long in the large store as in the small one. A bound of
-"×2 or +1" allows twice the time or 1 ms more. An index of a thousand times as many entries is one or
-two levels deeper, and its pages are less often in a cache: that is at most twice the work. The
+"×2 or +1" allows twice the time or 1 ms more. An index of a thousand times as many entries is one
+or two levels deeper, and its pages are less often in a cache: that is at most twice the work. The
 shortest calls take 0.1 ms, and one interrupt takes as long. A call that reads a backlog a thousand
 times as long would show as ×1000. "Per job" and "per queue" mean that a call has to look at all of
 them, and that each costs the same at every size. The other bounds follow from what a call does, and
