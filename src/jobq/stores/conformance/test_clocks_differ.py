@@ -6,14 +6,14 @@ and after it by the audit (audit.py). Run times and waiting times are not negati
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack
 
 import pytest
 
 from jobq.core.commands import Cancel, Promote, Reprioritise, Rerun
 from jobq.core.queues import Limits, QueueConfig
-from jobq.core.records import Lease
+from jobq.core.records import AnyOutcome, Lease
 from jobq.stores.conformance.audit import audit
 from jobq.stores.conformance.kit import (
     HOUR,
@@ -107,7 +107,8 @@ async def test_a_job_ends_a_run_and_starts_again_at_the_other_handle(
     desks: Desks, mode: str, turned: bool
 ) -> None:
     one, other = reversed(desks) if turned else desks
-    for n, outcome in enumerate((retry, snooze, release, fail)):
+    outcomes: tuple[Callable[[Lease], AnyOutcome], ...] = (retry, snooze, release, fail)
+    for n, outcome in enumerate(outcomes):
         id = f"j{n}"
         await put(one, mode, id)
         await other.settle(outcome(await take(one)))
