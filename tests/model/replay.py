@@ -52,7 +52,7 @@ def replay(
     table = LeaseTable(free=free, timed=timed)
     found: list[str] = []
     for each in exchanged:
-        step = _settle if each.name == "settle" else _extend
+        step = _STEPS[each.name]
         found += (f"{each.process} at {each.at_ms}: {what}" for what in step(table, each))
     return found
 
@@ -134,3 +134,14 @@ def _extend(table: LeaseTable, each: Exchanged) -> Iterator[str]:
             yield f"a lease of {ref.id} that does not exist was renewed"
         else:
             held.expires_ms = each.at_ms + each.kwargs["lease_ms"]
+
+
+def _retire(table: LeaseTable, each: Exchanged) -> Iterator[str]:
+    """The store forgets the exchanges of a worker that has stopped. A late copy of its last one is
+    a new exchange then."""
+    for caller in [caller for caller in table.last if caller[0] == each.args[0]]:
+        del table.last[caller]
+    yield from ()
+
+
+_STEPS = {"settle": _settle, "extend": _extend, "retire": _retire}

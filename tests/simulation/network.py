@@ -270,7 +270,7 @@ class _Message:
             handle.deliver(partial(_fail, self.reply, error))
             return
         world.tell(process.name, f"{self._said} → {told_reply(self._name, result)}")
-        if self._name in ("settle", "extend"):
+        if self._name in ("settle", "extend", "retire"):
             handle._network.exchanged.append(
                 Exchanged(process.name, self._name, self._args, self._kwargs, result, world.wall_ms)
             )

@@ -328,18 +328,18 @@ class _Stage:
 
     async def _slots_free(self) -> None:
         """Nothing runs any more, so each worker soon has all its slots."""
-        taken = {slot: self.workers[slot] for slot in self.living if slot in self.workers}
+        taken = [slot for slot in self.living if slot in self.workers]
         deadline = self.world.now + 30
-        while self.world.now < deadline:
-            for slot, worker in list(taken.items()):
-                if worker._slots is None or worker._slots.free == worker._slots.total:
-                    del taken[slot]
-            if not taken:
-                return
+        while taken and self.world.now < deadline:
             await asyncio.sleep(0.1)
-        for slot, worker in taken.items():
-            assert worker._slots is not None
-            self.world.problem(f"{slot} has {worker._slots.free} of {worker._slots.total} slots")
+            # A worker may be replaced meanwhile, if it was told to restart.
+            taken = [slot for slot in taken if self._taken(slot) > 0]
+        for slot in taken:
+            self.world.problem(f"{slot} has {self._taken(slot)} slots that are not free")
+
+    def _taken(self, slot: str) -> int:
+        slots = self.workers[slot]._slots
+        return 0 if slots is None else slots.total - slots.free
 
     async def _stop_all(self) -> None:
         self.stopping = True
