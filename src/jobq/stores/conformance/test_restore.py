@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from jobq.core.commands import Remove, Rerun
-from jobq.core.queues import QueueConfig, RetentionData
+from jobq.core.queues import Limits, QueueConfig, RetentionData
 from jobq.core.records import JobRecord, UniqueSpec
 from jobq.core.states import State
 from jobq.errors import ConfigError, InvalidJob
@@ -96,6 +96,20 @@ async def test_the_retention_of_a_restored_job_begins_now(q: Desk) -> None:
     assert await q.state("a") is State.FAILED
     q.clock.advance(HOUR)
     assert await q.look("a") is None
+
+
+async def test_times_of_a_store_whose_clock_is_ahead_are_not_in_the_future(q: Desk) -> None:
+    record = await failed(q)
+    assert record.due_ms is not None
+    assert record.started_ms is not None
+    later = {name: getattr(record, name) + HOUR for name in ("created_ms", "due_ms", "started_ms")}
+    await q.store.declare(q.beside("limited").queue, QueueConfig(limits=Limits(limit=5)))
+    for desk in (q, q.beside("limited")):
+        assert await desk.store.restore([replace(record, queue=desk.queue, **later)]) == [True]
+        restored = await desk.get("a")
+        assert restored.created_ms == restored.started_ms == restored.finished_ms == q.clock()
+        assert await desk.alter(Rerun(job=desk.key("a")))
+        await desk.settle(complete(await desk.take()))
 
 
 async def test_other_jobs_are_refused(q: Desk) -> None:

@@ -29,12 +29,13 @@ def _restore(tx: Tx, record: JobRecord) -> bool:
     job = new_jobs.insert(tx, queue.qid, spec, life, None, blocked=True)
     if job is None:  # another transaction has just taken the id
         return False
-    job.created_ms, job.due_ms = record.created_ms, record.due_ms
+    job.created_ms, job.due_ms = min(record.created_ms, tx.now), _past(tx, record.due_ms)
     job.attempt, job.failures = record.attempt, record.failures
     job.stalls = copies.stalls_before(record)
     tx.record(job, Kind.ACCEPTED, None)
     job.stalls = record.stalls
-    job.started_ms, job.worker, job.finished_ms = record.started_ms, record.worker, tx.now
+    job.started_ms, job.worker = _past(tx, record.started_ms), record.worker
+    job.finished_ms = tx.now
     for error in record.errors:
         tx.execute(tx.sql.ties["add_error"], (job.pk, error.attempt, pack_failure(error)))
         job.flags |= ERRED
@@ -45,3 +46,8 @@ def _restore(tx: Tx, record: JobRecord) -> bool:
     job.at_ms = ending.keep_until(queue.settings, FAILED, tx.now, result_ttl_ms=spec.result_ttl_ms)
     tx.move(job, Kind.FAILED, FAILED, failure=record.failure)
     return True
+
+
+def _past(tx: Tx, ms: int | None) -> int | None:
+    """A time of the other store, whose clock may be ahead: nothing has happened after now."""
+    return None if ms is None else min(ms, tx.now)

@@ -12,17 +12,21 @@ local function parts(text)
   return found
 end
 
+-- A time of the other store, whose clock may be ahead: nothing has happened after now.
+local function past(cx, ms) return math.min(ms, cx.now) end
+
 -- Store one job as accepted and failed. RETURNS false if its id is in use
 local function restore_one(cx, id, body, was, failure, runs, steps)
   local old, life = J.in_the_way(cx, id)
   if old then return false end
   local job = J.read(id, cx.now6 .. body)
-  job.life, job.created, job.first_due = life, was.created, was.due
+  local due = past(cx, was.due)
+  job.life, job.created, job.first_due = life, past(cx, was.created), due
   job.attempt, job.failures, job.stalls = was.attempt, was.failures, was.stalls_before
   J.renew(job)
-  job.due, job.state = was.due, STATE.blocked
+  job.due, job.state = due, STATE.blocked
   J.event(cx, job, "accepted")
-  job.stalls, job.started, job.worker = was.stalls, was.started, was.worker
+  job.stalls, job.started, job.worker = was.stalls, past(cx, was.started), was.worker
   J.variadic("RPUSH", cx.prefix .. KEY.failed_runs .. id, parts(runs))
   J.extra(cx, job, EXTRA.failure, failure)
   local recorded = parts(steps)
