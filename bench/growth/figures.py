@@ -64,9 +64,10 @@ hundred entries), and its pages are less often in a cache: at most twice the wor
 less than 1 ms does not count: the shortest calls take 0.1 ms, and one interrupt takes as long. A
 call that reads the backlog would show as ×1000."""
 
-EACH = flat(2.0, floor=0.05)
+EACH = flat(2.0, floor=0.01)
 """A call that has to read all of something, divided by how many there are: each costs the same, up
-to twice for caches that are too small. 0.05 ms per item is what one more round trip would cost."""
+to twice for caches that are too small. 0.01 ms: the fixed part of such a call, up to 5 ms, is
+divided by the 500 items of the smallest size."""
 
 TICK = flat(2.0, floor=10.0)
 """A tick looks at the same number of rows at every size, but only a store that has too much of

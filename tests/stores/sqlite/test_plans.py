@@ -71,6 +71,11 @@ def test_a_claim_reads_the_head_of_the_queue_in_order(connection: apsw.Connectio
     assert not any("TEMP B-TREE" in step for step in steps), steps
 
 
+def test_members_of_a_flow_are_found_by_their_ids(connection: apsw.Connection) -> None:
+    steps = plan(connection, queries.load("ties.sql")["staged_among"])
+    assert any("queue=? AND id=?" in step for step in steps), steps
+
+
 @pytest.mark.parametrize(
     "name", ["due", "stalled", "expired", "overdue", "next_due", "next_expiry"]
 )

@@ -4,7 +4,8 @@ applies.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from jobq.core import refusals, verdicts
 from jobq.core.event_log import STATES
@@ -19,6 +20,8 @@ from jobq.stores.relational.tx import Tx
 
 _BATCH = 500
 """Parents of one child that are read at a time."""
+_LOADED = 50
+"""Parents whose rows are loaded at a time. Each may have a payload of megabytes."""
 _COMPLETED, _NOT_COMPLETED = 1, 2
 """`edges.done` of a child that has completed, and of one that has ended otherwise. 0: not ended."""
 _LOOK_MS = 1_000
@@ -122,12 +125,11 @@ def meet(tx: Tx, qid: int, id: str) -> None:
                 tx.save(parent)
         return
     while edges:
-        for pk, ordinal, data in edges:
-            if child is None:
-                tx.execute(tx.sql.ties["end_edge"], (_COMPLETED, None, "json", None, pk, ordinal))
-                _release(tx, pk)
-            else:
-                _hand_over(tx, pk, ordinal, bool(data), child)
+        if child is not None:
+            _hand_over(tx, edges, child)
+        for pk, ordinal, _ in edges if child is None else ():
+            tx.execute(tx.sql.ties["end_edge"], (_COMPLETED, None, "json", None, pk, ordinal))
+            _release(tx, pk)
         edges = tx.execute(tx.sql.ties["waiting_parents"], (qid, id, _BATCH)).fetchall()
 
 
@@ -225,7 +227,7 @@ def decide(tx: Tx, pk: int) -> None:
             # Its record is gone. It counts as completed, like the job of an old throttle.
             tx.execute(tx.sql.ties["end_edge"], (_COMPLETED, None, "json", None, pk, edge.ordinal))
         else:
-            _hand_over(tx, pk, edge.ordinal, bool(edge.data), child)
+            _hand_over(tx, [(pk, edge.ordinal, edge.data)], child)
     parent = tx.job(pk)
     if parent is None or parent.state != BLOCKED:
         return
@@ -249,8 +251,7 @@ def deliver(tx: Tx) -> None:
             edges = tx.execute(
                 tx.sql.ties["waiting_parents"], (child.qid, child.id, _BATCH)
             ).fetchall()
-            for parent, ordinal, data in edges:
-                _hand_over(tx, parent, ordinal, bool(data), child)
+            _hand_over(tx, edges, child)
             more = len(edges) == _BATCH
 
 
@@ -312,29 +313,37 @@ def _stored_end(child: Job, policy: ChildPolicy) -> tuple[int, bytes | None, byt
     return _NOT_COMPLETED, None, None if failure is None else pack_failure(failure)
 
 
-def _hand_over(tx: Tx, pk: int, ordinal: int, data: bool, child: Job) -> None:
-    """Give a child's end to a parent.
+def _hand_over(tx: Tx, edges: Sequence[tuple[int, int, int]], child: Job) -> None:
+    """Give a child's end to parents, by the parent's number, the edge's ordinal, and whether the
+    parent wants the result.
 
-    The parent's row is read only if that releases or fails it: a parent may have 10,000 children.
+    The row of a parent is read only if that releases or fails it: a parent may have 10,000
+    children. A child may have as many parents, so the statements about all of them are sent
+    together: one by one, each took 0.4 ms on PostgreSQL.
     """
-    state, follows, packed = tx.execute(tx.sql.ties["parent"], (pk,)).fetchone() or (None, 0, None)
-    options = unpack_options(packed)
-    done, result, failure = _stored_end(child, options.policy)
-    tx.execute(
-        tx.sql.ties["end_edge"], (done, result if data else None, child.codec, failure, pk, ordinal)
-    )
-    if state != BLOCKED:
-        return
-    fatal = verdicts.fails_parent(options.policy, STATES[child.state])
-    if not fatal and (
-        follows
-        or options.signal is not None
-        or tx.execute(tx.sql.ties["any_open"], (pk,)).fetchone()
-    ):
-        return
-    parent = tx.job(pk)
-    assert parent is not None
-    if fatal:
-        fail_parent(tx, parent, child)
-    else:
-        waiting.unblock(tx, parent)
+    asked = tx.first_rows(tx.sql.ties["parent"], [(pk,) for pk, _, _ in edges])
+    found = [(None, 0, None) if row is None else row for row in asked]
+    ends: list[tuple[Any, ...]] = []
+    fatal: list[int] = []
+    others: dict[int, None] = {}  # each once: it may have two edges to the child
+    for (pk, ordinal, data), (state, follows, packed) in zip(edges, found, strict=True):
+        options = unpack_options(packed)
+        done, result, failure = _stored_end(child, options.policy)
+        ends.append((done, result if data else None, child.codec, failure, pk, ordinal))
+        if state == BLOCKED and verdicts.fails_parent(options.policy, STATES[child.state]):
+            fatal.append(pk)
+        elif state == BLOCKED and not follows and options.signal is None:
+            others[pk] = None
+    tx.many(tx.sql.ties["end_edge"], ends)
+    still_open = tx.first_rows(tx.sql.ties["any_open"], [(pk,) for pk in others])
+    free = [pk for pk, row in zip(others, still_open, strict=True) if row is None]
+    for start in range(0, len(free), _LOADED):
+        some = free[start : start + _LOADED]
+        jobs = {job.pk: job for job in tx.load(some)}
+        for pk in some:
+            waiting.unblock(tx, jobs[pk])
+    for pk in fatal:
+        # Read one by one: the end of one may give its unique lock to another.
+        parent = tx.job(pk)
+        if parent is not None and parent.state == BLOCKED:
+            fail_parent(tx, parent, child)

@@ -149,8 +149,8 @@ SELECT ifnull((SELECT min(n) FROM staged WHERE tenant = ?1 AND flow = ?2), 0),
     ifnull((SELECT max(n) FROM staged WHERE tenant = ?1 AND flow = ?2), 0);
 
 -- name: staged_among: which of these ids of a queue are stored for a flow, and the ids of the jobs
--- that represent those that have become no job
-SELECT id, CASE WHEN n >= 1073741824 THEN spec END FROM staged
+-- that represent those that have become no job. SQLite would read the whole flow by its key.
+SELECT id, CASE WHEN n >= 1073741824 THEN spec END FROM staged INDEXED BY staged_identity
 WHERE tenant = ? AND flow = ? AND queue = ? AND id != ''
     AND id IN (SELECT value FROM json_each(?));
 
