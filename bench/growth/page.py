@@ -70,8 +70,9 @@ server does nothing else; the timeout of a call is 5 s on Valkey and 10 s on Pos
 - `get` of the parent lists up to 20,000 children.
 - A cancel with its children, and a rerun of the parent, visit each child.
 - The end of a job *for which* many others wait releases all of them in one call: 0.03 ms for each
-  on SQLite, 0.05 ms on Valkey and 0.1 ms on PostgreSQL (measured with 3,000). For 100,000, that is the timeout of a call on Valkey and PostgreSQL. If more than 30,000 jobs wait for one, set
-  a longer timeout (`?timeout=60`), or let groups of them wait for jobs in between.""",
+  on SQLite, 0.05 ms on Valkey and 0.1 ms on PostgreSQL (measured with 3,000). For 100,000, that is
+  the timeout of a call on Valkey and PostgreSQL. If more than 30,000 jobs wait for one, set a
+  longer timeout (`?timeout=60`), or let groups of them wait for jobs in between.""",
     "payloads": """Arguments up to 1 MiB are accepted by default (`max_payload`). Larger ones are
 refused before anything is stored. Calls that carry arguments take time in proportion to the bytes,
 and so does the end of a job, because its record is stored again; other calls are not affected.""",
