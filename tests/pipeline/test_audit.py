@@ -8,6 +8,7 @@ from io import StringIO
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from pyspark.sql import SparkSession
 from rich.console import Console
@@ -21,7 +22,7 @@ from jobq.pipeline.audit import audit
 from jobq.pipeline.cli.audit import audit_table, remarks
 from jobq.pipeline.lake import Lake
 from jobq.pipeline.proof import LogProof, QueueTotals
-from jobq.pipeline.tables import EVENTS
+from jobq.pipeline.tables import EVENTS, QUARANTINE
 from jobq.pipeline.verdict import Audit, QueueAudit
 from tests.pipeline.conftest import History, take_in
 from tests.pipeline.stories import in_store
@@ -136,39 +137,73 @@ def test_what_retention_removed_is_named_and_what_it_kept_is_missed(
 ) -> None:
     from datetime import date
 
+    from jobq.pipeline import removed
     from jobq.pipeline.jobs.upkeep import retain
 
     history.life("a", queue="idle").life("a", queue="unread")
+    history.life("a").gap(dropped=2).life("b", at=3 * DAY)  # in the queue mail
     # Just after midnight, an event with a later time may have a lower number.
     for at in (2 * DAY + 10, 2 * DAY - 1, 2 * DAY + 7_200):
         history.event("accepted", f"at {at}", "waiting", queue="midnight", at=at)
     marks = [mark(queue, 3, at=3) for queue in ("idle", "unread")]
-    take_in(lake, [*history.lines, *marks, mark("midnight", 3, at=2 * DAY + 7_200)], number=0)
+    marks += [mark("midnight", 3, at=2 * DAY + 7_200), mark("mail", 8, at=3 * DAY + 3)]
+    take_in(lake, [*history.lines, *marks], number=0)
     known = len(history.lines)
     assert audit(lake).verdict == "proved"
     history.life("b", queue="unread", at=DAY).life("c", queue="unread", at=3 * DAY)
-    take_in(lake, [*history.lines[known:], mark("unread", 9, at=3 * DAY + 3)], number=1)
+    history.life("a", queue="new", at=3 * DAY).lines.pop(-3)  # its first event is lost
+    marks = [mark("unread", 9, at=3 * DAY + 3), mark("new", 3, at=3 * DAY + 3)]
+    take_in(lake, [*history.lines[known:], *marks], number=1)
     assert retain(lake, keep_days=2, today=date(2025, 11, 19))["events"] == 3
 
-    def told(*, full: bool) -> dict[str, tuple[str, list[str]]]:
+    def told(*, full: bool) -> dict[str, tuple[list[str], list[str]]]:
+        """What is lost of each queue, and what is excused."""
         found = audit(lake, full=full).queues
-        return {queue.queue: (queue.verdict, queue.exceptions) for queue in found}
+        return {
+            queue.queue: ([p for p in queue.problems if "lost" in p], queue.exceptions)
+            for queue in found
+        }
 
     gone = "except {}, removed by retention".format
+    dropped = "except 4–5, dropped unread on 2025-11-15 00:00:00"
     assert told(full=False) == {
-        "idle": ("proved", []),
-        "midnight": ("proved", []),
-        "unread": ("proved", [gone("4–6")]),  # no audit has read them
+        "idle": ([], []),
+        "mail": ([], [dropped]),
+        "midnight": ([], []),
+        "new": (["1 × lost: 1"], []),
+        "unread": ([], [gone("4–6")]),  # no audit has read them
     }
     assert told(full=True) == {
-        "idle": ("proved", [gone("1–3")]),
-        "midnight": ("proved", [gone("2")]),
-        "unread": ("proved", [gone("1–6")]),
+        "idle": ([], [gone("1–3")]),
+        "mail": ([], [gone("1–5")]),  # with the reason why two are missing
+        "midnight": ([], [gone("2")]),
+        "new": (["1 × lost: 1"], []),
+        "unread": ([], [gone("1–6")]),
     }
+    # Older versions stored no numbers: what was removed is known by time, and for one audit.
+    lake.save(msgspec.structs.replace(lake.state, removed=None))
+    known = len(history.lines)
+    history.life("b", queue="idle", at=3 * DAY)
+    late = [*history.lines[known + 1 :], mark("idle", 6, at=3 * DAY + 3)]
+    bad = {**history.lines[-1], "queue": "bad", "number": 7, "kind": "evaporated"}
+    take_in(lake, [*late, bad], number=2)
+    assert told(full=False)["idle"] == (["1 × lost: 4"], [gone("1–3")])
     # The days that retention has kept are still complete.
     rows = lake.read(EVENTS).where("queue <> 'unread'").localCheckpoint()
     lake.space.replace(EVENTS, rows, lake.space.parts(EVENTS))
-    assert told(full=True)["unread"][0] == "violated"
+    assert told(full=True) | {"idle": None, "bad": None} == {
+        "idle": None,  # its last event from before is old, so number 4 may be old too
+        "bad": None,
+        "mail": ([], [gone("1–5")]),
+        "midnight": ([], [gone("2")]),
+        "new": ([], [gone("1")]),
+        "unread": (["1 × lost: 9"], [gone("1–8")]),
+    }
+    # A record in quarantine has a number too.
+    name = removed.record(lake, (), lake.space.parts(QUARANTINE))
+    lake.save(msgspec.structs.replace(lake.state, removed=name))
+    assert removed.load(lake).numbers == {("acme", "bad", "log", 0): ((7, 7),)}
+    assert removed.load(lake).before == "2025-11-17"
 
 
 def test_operations_on_a_queue_do_not_count_in_the_balance(lake: Lake, history: History) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -11,12 +12,13 @@ import pytest
 from pyspark.sql import SparkSession
 
 from jobq.errors import ConfigError
+from jobq.pipeline import removed
 from jobq.pipeline.formats import ParquetSpace, Part
 from jobq.pipeline.jobs.ingest import ingest
 from jobq.pipeline.jobs.upkeep import compact, free, retain
 from jobq.pipeline.lake import Batch, Lake
 from jobq.pipeline.session import Format, packages
-from jobq.pipeline.tables import EVENTS
+from jobq.pipeline.tables import EVENTS, Table
 from tests.pipeline.conftest import EACH_FORMAT, History, take_in, wire_rows
 
 DAY = 86_400  # seconds
@@ -85,8 +87,10 @@ def test_the_horizon_moves_when_the_old_days_are_gone(
     made: Lake, history: History, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     take_in(made, history.life("a").life("b", at=5 * DAY).lines)
+    drop, numbers = made.space.drop, {("acme", "mail", "log", 0): ((1, 3),)}
 
-    def stop(*_: object) -> None:
+    def stop(table: Table, parts: Sequence[Part]) -> None:
+        drop(table, parts)
         raise Broken
 
     monkeypatch.setattr(made.space, "drop", stop)
@@ -95,8 +99,10 @@ def test_the_horizon_moves_when_the_old_days_are_gone(
     monkeypatch.undo()
     lake = Lake(made.spark, made.root)
     assert (lake.state.horizon, lake.state.retiring) == (None, "2025-11-19")
+    assert (removed.load(lake).before, removed.load(lake).numbers) == (None, numbers)
     retain(lake, keep_days=30, today=date(2025, 11, 20))
     assert (lake.state.horizon, lake.state.retiring) == ("2025-11-19", None)
+    assert removed.load(lake).numbers == numbers, "they are known after the rows are gone"
     assert jobs(lake) == ["b"]
 
 

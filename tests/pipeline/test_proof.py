@@ -19,17 +19,20 @@ from jobq.core.states import State
 from jobq.pipeline import ranges
 from jobq.pipeline.alert import post, prometheus
 from jobq.pipeline.audit_store import Tip, contradiction
+from jobq.pipeline.lake import LakeState
 from jobq.pipeline.proof import (
     MAX_RANGES,
     Arrived,
     Gap,
     GapEvent,
     LogProof,
+    Proof,
     QueueTotals,
     advanced,
     checked,
     kept_from,
 )
+from jobq.pipeline.removed import Removed, plus
 
 KEY: dict[str, Any] = {"tenant": "acme", "queue": "mail", "log": "log", "shard": 0}
 EMPTY = LogProof(**KEY)
@@ -168,6 +171,88 @@ def test_what_is_lost_later_is_not_excused_by_an_old_retention() -> None:
     log = advanced(EMPTY, Arrived(numbers=[(70, 90)], marks=marked(90), kept_from=80))
     log = advanced(log, Arrived(numbers=[(95, 99)], marks=marked(99)))
     assert log.lost == ((91, 94),)
+
+
+def test_retention_excuses_exactly_the_numbers_that_it_has_removed() -> None:
+    new = Arrived(numbers=[(70, 79), (85, 90)], marks=marked(90), removed=[(1, 9), (12, 82)])
+    log = advanced(EMPTY, new)
+    assert (log.lost, log.proved) == (((10, 11), (83, 84)), 90)
+    assert [(gap.first, gap.last) for gap in log.gaps] == [(1, 9), (12, 69), (80, 82)]
+    # The next audit gets the same numbers, and a later hole is lost.
+    log = advanced(log, Arrived(numbers=[(95, 99)], marks=marked(99), removed=new.removed))
+    assert (log.lost[-1], len(log.gaps)) == ((91, 94), 3)
+
+
+def test_a_gap_that_retention_has_kept_excuses_what_is_not_removed() -> None:
+    gap = GapEvent(number=8, at_ms=5, why="dropped")
+    log = advanced(EMPTY, Arrived(numbers=[(9, 9)], gaps=[gap], removed=[(1, 5)], marks=marked(9)))
+    assert (log.lost, log.proved) == ((), 9)
+    assert [(gap.first, gap.last, gap.why) for gap in log.gaps] == [
+        (1, 5, "removed by retention"),
+        (6, 8, "dropped"),
+    ]
+
+
+LOG, OTHER = ("acme", "mail", "log", 0), ("acme", "mail", "log", 1)
+
+
+def test_removed_numbers_add_up_and_a_removed_gap_takes_its_own_with_it() -> None:
+    once = plus(Removed(before="2025-01-01"), {LOG: [(1, 3), (5, 9)]}, {})
+    twice = plus(once, {LOG: [(10, 20), (31, 40)], OTHER: [(4, 4)]}, {LOG: [30, 20], OTHER: [3]})
+    assert twice.before == "2025-01-01"
+    assert twice.numbers == {LOG: ((1, 3), (5, 40)), OTHER: ((1, 4),)}
+    assert msgspec.json.decode(msgspec.json.encode(twice), type=Removed) == twice
+
+
+@pytest.mark.parametrize("found", [1, MAX_RANGES, MAX_RANGES + 1, 3 * MAX_RANGES])
+def test_the_ranges_of_removed_numbers_are_bounded_and_the_last_ones_stay_exact(
+    found: int,
+) -> None:
+    every = [(n, n) for n in range(1, 2 * found, 2)]
+    kept = plus(Removed(), {LOG: every}, {}).numbers[LOG]
+    assert len(kept) == min(found, MAX_RANGES)
+    assert kept[1:] == tuple(every[len(every) - len(kept) + 1 :])
+    assert (kept[0][0], kept[-1][1]) == (1, 2 * found - 1)
+
+
+@pytest.mark.parametrize(
+    ("before", "old", "day"),
+    [
+        (None, None, None),
+        ("2025-11-17", None, "2025-11-17"),  # everything is read
+        ("2025-11-17", Proof(), "2025-11-17"),  # removed since the last audit
+        ("2025-11-17", Proof(horizon="2025-11-16"), "2025-11-17"),
+        ("2025-11-17", Proof(horizon="2025-11-17"), None),  # the last audit has excused them
+        ("2025-11-17", Proof(horizon="2025-11-18"), None),
+        (None, Proof(horizon="2025-11-18"), None),
+    ],
+)
+def test_numbers_removed_without_a_record_are_excused_by_time_in_one_audit(
+    before: str | None, old: Proof | None, day: str | None
+) -> None:
+    assert Removed(before=before).unrecorded(old) == day
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (LakeState(), LakeState(horizon="2025-11-17")),
+        (LakeState(horizon="2025-11-17"), LakeState(horizon="2025-11-17", removed="a")),
+        # A late event of a removed day may be removed again.
+        (
+            LakeState(horizon="2025-11-17", removed="a"),
+            LakeState(horizon="2025-11-17", removed="b"),
+        ),
+        (
+            LakeState(horizon="2025-11-17", retiring="2025-11-17", removed="a"),
+            LakeState(horizon="2025-11-17", removed="a"),
+        ),
+    ],
+)
+def test_what_retention_has_kept_has_another_name_after_each_removal(
+    one: LakeState, other: LakeState
+) -> None:
+    assert one.kept != other.kept
 
 
 HOUR = 3_600_000

@@ -14,9 +14,10 @@ from pyspark.sql import DataFrame, Row
 from pyspark.sql import functions as F
 
 from jobq.core.wire import GAP
-from jobq.pipeline import ranges
+from jobq.pipeline import numbered, removed
 from jobq.pipeline.audit_store import Tip
 from jobq.pipeline.lake import Lake
+from jobq.pipeline.numbered import log_key
 from jobq.pipeline.proof import (
     Arrived,
     GapEvent,
@@ -40,7 +41,6 @@ _LATE_HOURS = 1
 """Hours after the first kept day in which numbers may be missing because of retention: events near
 midnight are not always numbered in the order of their times."""
 MAX_FORKS = 1_000  # numbers of more than one event that an audit shows
-MAX_QUARANTINED = 100_000  # records in quarantine whose numbers an audit looks at
 EXAMPLES = 20  # counterexamples per log
 
 
@@ -97,10 +97,10 @@ def gather(lake: Lake, files: ProofFiles, old: Proof | None, known: Proof | None
         rows = rows.persist()
     covered = {log.key: log for log in known.logs} if known is not None and old is None else {}
     before = {log.key: log for log in proof.logs}
-    horizon = lake.state.kept_since
-    if old is not None and old.horizon == horizon:
-        horizon = None  # retention has removed nothing since
-    arrived, twice, unnumbered = _arrived(lake, files, proof, rows, horizon, covered)
+    gone = removed.load(lake)
+    arrived, twice, unnumbered = _arrived(
+        lake, files, proof, rows, gone, gone.unrecorded(old), covered
+    )
     after = {
         key: advanced(before.get(key) or _new(key), arrived.get(key) or Arrived())
         for key in sorted({*before, *arrived})
@@ -109,7 +109,7 @@ def gather(lake: Lake, files: ProofFiles, old: Proof | None, known: Proof | None
     judged = _judged(lake, files, proof, rows, logs, after)
     jobs = conservation.by_job(judged).persist()
     counted = {row.g: row for row in conservation.balance(jobs).collect()}
-    if known is None or known.first_horizon != lake.state.kept_since:
+    if known is None or lake.state.retiring or known.first_horizon != lake.state.kept:
         covered = {}  # retention has removed rows that it has checked
     after = {
         key: checked(
@@ -134,7 +134,7 @@ def gather(lake: Lake, files: ProofFiles, old: Proof | None, known: Proof | None
         logs=tuple(after.values()),
         queues=tuple(totals[name] for name in sorted(totals)),
         horizon=lake.state.kept_since,
-        first_horizon=lake.state.kept_since if old is None else old.first_horizon,
+        first_horizon=lake.state.kept if old is None else old.first_horizon,
     )
     return Evidence(
         proof=done,
@@ -154,10 +154,6 @@ def _new(key: LogKey) -> LogProof:
     return LogProof(tenant=tenant, queue=queue, log=log, shard=shard)
 
 
-def _key(row: Row) -> LogKey:
-    return (row.tenant, row.queue, row.log, row.shard)
-
-
 # ── numbers ───────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -166,39 +162,40 @@ def _arrived(
     files: ProofFiles,
     proof: Proof,
     rows: DataFrame,
-    horizon: str | None,
+    gone: removed.Removed,
+    unrecorded: str | None,
     covered: dict[LogKey, LogProof],
 ) -> tuple[dict[LogKey, Arrived], list[Row], dict[LogKey, int]]:
     """What has arrived of each log, numbers of more than one event, and events without numbers.
 
-    `horizon` is the first day that retention kept, if it has removed days since the last audit."""
-    upto, settled = lake.state.arrivals, _settled(horizon)
+    `gone` is what retention has removed. Before the day `unrecorded`, it has also removed numbers
+    without a record, since the last audit."""
+    upto, settled = lake.state.arrivals, _settled(unrecorded)
+    numbers_gone = gone.numbers
     known = covered or {log.key: log for log in proof.logs}
-    words = numbers.words(rows).persist()
-    try:
-        found, again = _numbers(lake, words)
-    finally:
-        words.unpersist()
+    found, again = numbered.of_events(rows)
     twice: list[Row] = []
     forks: dict[LogKey, int] = {}
     if again:
         repeated = numbers.repeated(rows, _frame(lake, again)).persist()
         twice = repeated.limit(MAX_FORKS).collect()
         counted = repeated.groupBy(*numbers.LOG).agg(F.count(F.lit(1)).alias("n")).collect()
-        forks = {_key(row): row.n for row in counted}
+        forks = {log_key(row): row.n for row in counted}
         repeated.unpersist()
-    more = {_key(row): row for row in _facts(rows, settled).collect()}
+    more = {log_key(row): row for row in _facts(rows, settled).collect()}
     marks = files.arrived(MARKS, proof, upto)
     highest: dict[LogKey, dict[int, dict[int, int]]] = {}
     for row in numbers.highest_marks(marks).collect():
-        highest.setdefault(_key(row), {}).setdefault(row.partitions, {})[row.partition] = row.number
+        highest.setdefault(log_key(row), {}).setdefault(row.partitions, {})[row.partition] = (
+            row.number
+        )
     gaps = [key for key, row in more.items() if row.gaps]
     marked: dict[LogKey, list[int]] = {}
     if gaps:
         near = marks.join(F.broadcast(_frame(lake, gaps)), list(numbers.LOG), "left_semi")
         for row in near.select(*numbers.LOG, "number").distinct().collect():
-            marked.setdefault(_key(row), []).append(row.number)
-    bad = _quarantined(files.arrived(QUARANTINE, proof, upto))
+            marked.setdefault(log_key(row), []).append(row.number)
+    bad = numbered.of_quarantine(files.arrived(QUARANTINE, proof, upto))
     arrived = {}
     for key in {*found, *more, *highest, *covered}:
         fact = more.get(key)
@@ -214,6 +211,7 @@ def _arrived(
             twice=forks.get(key, 0),
             proved=covered[key].proved if key in covered else 0,
             erased=((fact.erased_from, fact.erased_to),) if fact and fact.erased_to else (),
+            removed=numbers_gone.get(key, ()),
             kept_from=kept_from(
                 fact.kept_from if fact else None,
                 fact.highest if fact else 0,
@@ -225,34 +223,11 @@ def _arrived(
     return arrived, twice, {key: row.unnumbered for key, row in more.items()}
 
 
-def _numbers(lake: Lake, words: DataFrame) -> tuple[dict[LogKey, list[ranges.Range]], list[LogKey]]:
-    """The numbers of each log, and the logs in which a number occurs more than once."""
-    found: dict[LogKey, list[ranges.Range]] = {}
-    holey, again = [], set()
-    for row in numbers.buckets(words).collect():
-        if row.rows > row.numbers:
-            again.add(_key(row))
-        if row.numbers == row.last - row.first + 1:
-            found.setdefault(_key(row), []).append((row.first, row.last))
-        else:
-            holey.append((*_key(row), row.bucket))
-    if holey:
-        frame = lake.spark.createDataFrame(
-            holey, "tenant string, queue string, log string, shard int, bucket bigint"
-        )
-        masks: dict[LogKey, list[tuple[int, int]]] = {}
-        for row in numbers.words_of(words, frame).toLocalIterator():
-            masks.setdefault(_key(row), []).append((row.word, row.mask))
-        for key, words_of in masks.items():
-            found.setdefault(key, []).extend(ranges.of_words(words_of))
-    return {key: ranges.union(of) for key, of in found.items()}, sorted(again)
-
-
-def _settled(horizon: str | None) -> datetime | None:
-    """The time from which on retention has removed nothing."""
-    if horizon is None:
+def _settled(unrecorded: str | None) -> datetime | None:
+    """The time from which on retention has removed nothing without a record."""
+    if unrecorded is None:
         return None
-    return datetime.fromisoformat(horizon).replace(tzinfo=UTC) + timedelta(hours=_LATE_HOURS)
+    return datetime.fromisoformat(unrecorded).replace(tzinfo=UTC) + timedelta(hours=_LATE_HOURS)
 
 
 def _facts(rows: DataFrame, settled: datetime | None) -> DataFrame:
@@ -275,16 +250,6 @@ def _facts(rows: DataFrame, settled: datetime | None) -> DataFrame:
             F.collect_list(F.when(kind == GAP, gap)).alias("gaps"),
         )
     )
-
-
-def _quarantined(rows: DataFrame) -> dict[LogKey, list[ranges.Range]]:
-    """The numbers of records in quarantine, as far as the records have them."""
-    found: dict[LogKey, list[ranges.Range]] = {}
-    known = rows.where("tenant IS NOT NULL AND queue IS NOT NULL AND number > 0")
-    for row in known.select(*numbers.log_columns(), "number").limit(MAX_QUARANTINED).collect():
-        if row.log:
-            found.setdefault(_key(row), []).append((row.number, row.number))
-    return {key: ranges.union(of) for key, of in found.items()}
 
 
 def _frame(lake: Lake, keys: Sequence[LogKey]) -> DataFrame:

@@ -6,6 +6,7 @@
     LAKE/_jobq/checkpoints/…      Spark's position in each source
     LAKE/_jobq/writer.json        the current writer (`lock.py`)
     LAKE/_jobq/erasures.json      digests of the jobs that were erased (`erasure.py`)
+    LAKE/_jobq/removed/…          numbers that retention has removed (`removed.py`)
     LAKE/_jobq/swaps/…            partitions of Parquet tables that are being replaced
     LAKE/_staging/SESSION/…       unfinished files
 
@@ -78,12 +79,22 @@ class LakeState(msgspec.Struct, frozen=True, kw_only=True):
     arrivals: int = 0  # batches that were published, of all runs
     horizon: str | None = None  # retention has removed all days before this one
     retiring: str | None = None  # retention is removing all days before this one
+    removed: str | None = (
+        None  # the file with the numbers that retention has removed (`removed.py`)
+    )
     catalog: str | None = None  # CATALOG.SCHEMA in which Delta and Iceberg tables are registered
 
     @property
     def kept_since(self) -> str | None:
         """The first day that is complete, also if retention is still removing the days before."""
         return max((day for day in (self.horizon, self.retiring) if day), default=None)
+
+    @property
+    def kept(self) -> str | None:
+        """A name for what retention has kept. It changes when retention removes rows."""
+        if self.retiring is not None:
+            return f"{self.kept_since}, unfinished"
+        return self.horizon if self.removed is None else f"{self.horizon}, {self.removed}"
 
 
 class Batch(msgspec.Struct, frozen=True, kw_only=True):

@@ -14,8 +14,9 @@ unread, or it is lost.
 - A number whose record is in quarantine is neither proved nor lost.
 - A gap excuses the missing numbers before it, back to the last mark before the gap: what was marked
   was shipped, so the store cannot have dropped it unread.
-- Retention excuses the numbers of events that may be older than the first kept day, if it has
-  removed days since the last audit (`kept_from`).
+- Retention excuses the numbers that it has removed (`jobq.pipeline.removed`). Versions that stored
+  no numbers excuse those of events that may be older than the first kept day, if days were removed
+  since the last audit (`kept_from`).
 - Two events under one number, in the same log and shard, are a fork: the store lost its last writes
   and used the number again, or somebody added an event. Jobs may be lost or run again either way,
   so the log is violated.
@@ -71,7 +72,9 @@ class Arrived(msgspec.Struct, frozen=True, kw_only=True):
     erased: Sequence[Range] = ()  # from the first to the last tombstone
     twice: int = 0  # numbers of more than one event, among what has arrived
     proved: int = 0  # an earlier proof, which this audit repeats, covered the numbers up to here
-    kept_from: int = 1  # retention may have removed any number below, since the last audit
+    removed: Sequence[Range] = ()  # retention has removed these numbers, at any time
+    # Retention may have removed any number below without a record, since the last audit.
+    kept_from: int = 1
     last_at_ms: int = 0  # the time of the event with the highest number
 
 
@@ -139,8 +142,9 @@ def advanced(log: LogProof, new: Arrived) -> LogProof:
     last = max([log.last, *(last for _, last in here), *(gap.number for gap in new.gaps)])
     known = [(gap.first, gap.last) for gap in log.gaps]
     holes = ranges.minus(ranges.missing(here, log.proved + 1, max(last, shipped)), known)
-    gaps = [
-        *_removed(holes, new.kept_from),
+    gaps = _removed(holes, new)
+    holes = ranges.minus(holes, [(gap.first, gap.last) for gap in gaps])
+    gaps += [
         *_dropped(log, holes, new),
         *(
             Gap(first=first, last=end, why="in quarantine")
@@ -188,12 +192,12 @@ def _hull(found: Sequence[Range]) -> tuple[Range, ...]:
 def kept_from(
     settled: int | None, highest: int, known: LogProof | None, settled_ms: int | None
 ) -> int:
-    """The first number that retention cannot have removed.
+    """The first number that retention cannot have removed without a record.
 
     `settled` is the lowest number of an event in the lake that is younger than everything that was
     removed, and `highest` the highest number of any event in the lake. `known` is an earlier proof
     of the same events. `settled_ms` is the time from which on nothing was removed, or None if
-    retention has removed nothing since the last audit."""
+    retention has removed nothing without a record since the last audit."""
     if settled_ms is None:
         return 1
     found = [] if settled is None else [settled]
@@ -203,13 +207,11 @@ def kept_from(
     return min(found, default=max(highest, known.proved if known is not None else 0) + 1)
 
 
-def _removed(holes: Sequence[Range], kept_from: int) -> list[Gap]:
+def _removed(holes: Sequence[Range], new: Arrived) -> list[Gap]:
     """What retention removed before an audit could read it, or before an audit of everything."""
-    return [
-        Gap(first=first, last=min(last, kept_from - 1), why="removed by retention")
-        for first, last in holes
-        if first < kept_from
-    ]
+    unrecorded = [(1, new.kept_from - 1)] if new.kept_from > 1 else []
+    gone = ranges.both(holes, ranges.union(new.removed, unrecorded))
+    return [Gap(first=first, last=last, why="removed by retention") for first, last in gone]
 
 
 def _dropped(log: LogProof, holes: Sequence[Range], new: Arrived) -> list[Gap]:
@@ -281,7 +283,8 @@ class Proof(msgspec.Struct, frozen=True, kw_only=True):
     disputes: tuple[Dispute, ...] = ()  # found by this audit, or by one that it continues
     verdict: str = ""
     horizon: str | None = None  # of the lake
-    first_horizon: str | None = None  # when the proof began: its checksums cover those rows
+    # `LakeState.kept` when the proof began: its checksums cover those rows.
+    first_horizon: str | None = None
     open: str = ""  # the folder of the last events of jobs that have not ended
     ahead: str = ""  # the folder of events that wait for earlier ones
     ended: tuple[tuple[str, int], ...] = ()  # folders of the last events of ended jobs, with rows

@@ -7,6 +7,7 @@ from datetime import UTC, date, datetime, timedelta
 
 import msgspec
 
+from jobq.pipeline import removed
 from jobq.pipeline.formats import Part
 from jobq.pipeline.jobs.derive import derive
 from jobq.pipeline.lake import Lake
@@ -39,9 +40,10 @@ def retain(
     """Remove days older than `keep_days` from the tables of rows, or from all tables.
 
     Returns the number of removed partitions per table. The first kept day is stored as the lake's
-    horizon, so that the audit does not miss the first events of jobs that are older. The horizon
-    moves when all partitions are gone. Until then the state has the day as `retiring`, and the next
-    call finishes a removal that a crash has interrupted."""
+    horizon, so that the audit does not miss the first events of jobs that are older; the numbers of
+    the removed events are stored too. The horizon moves when all partitions are gone. Until then
+    the state has the day as `retiring`, and the next call finishes a removal that a crash has
+    interrupted."""
     first = ((today or datetime.now(UTC).date()) - timedelta(days=keep_days)).isoformat()
     first = max(first, lake.state.retiring or first)
     tables = TABLES if all_tables else (EVENTS, ATTEMPTS, MARKS, QUARANTINE)
@@ -52,12 +54,15 @@ def retain(
     }
     if not old and lake.state.retiring is None:
         return {}
-    lake.save(msgspec.structs.replace(lake.state, retiring=first))
+    before = lake.state.removed
+    name = removed.record(lake, old.get(EVENTS, ()), old.get(QUARANTINE, ()))
+    lake.save(msgspec.structs.replace(lake.state, retiring=first, removed=name))
     for table, parts in old.items():
         lake.space.drop(table, parts)
     lake.derived([part for part in lake.dirty if part.day < first])
     horizon = max(first, lake.state.horizon or first)
     lake.save(msgspec.structs.replace(lake.state, horizon=horizon, retiring=None))
+    removed.sweep(lake, before)
     return {table.name: len(parts) for table, parts in old.items()}
 
 
