@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 
 from jobq.core.defaults import FLOW_MS
-from jobq.core.queues import QueueConfig
+from jobq.core.queues import QueueConfig, RetentionData
 from jobq.core.records import Edge, JobKey, QueueName
 from jobq.core.states import State
 from jobq.errors import ConfigError, InvalidJob
@@ -15,7 +16,7 @@ from jobq.stores import open_store
 from jobq.stores.valkey import keys
 from jobq.stores.valkey.flows import SETTLING_MS
 from jobq.stores.valkey.store import ValkeyStore
-from tests.stores.valkey.jobs import done, spec, take
+from tests.stores.valkey.jobs import done, exchange, spec, take
 from tests.stores.valkey.servers import Server
 
 MEMBERS, STEP = 2500, 500
@@ -68,6 +69,11 @@ def flow_keys(server: Server, queue: QueueName) -> list[str]:
     return [line for answer in answers for line in answer if line.startswith("jq:")]
 
 
+def left(server: Server, queue: QueueName) -> list[str]:
+    """All keys of flows, in order."""
+    return sorted(flow_keys(server, queue))
+
+
 async def test_a_step_brings_in_a_bounded_number_of_members(
     timed: ValkeyStore, queue: QueueName
 ) -> None:
@@ -112,15 +118,68 @@ async def test_the_submitter_may_repeat_the_call_and_finish_the_flow(
     assert answer.id == "last"  # not a member: the flow was submitted before
 
 
-async def test_a_submitted_flow_leaves_one_key_that_expires(
+async def test_a_submitted_flow_leaves_two_keys_that_expire(
     store: ValkeyStore, queue: QueueName, server: Server
 ) -> None:
     await staged(store, queue)
     await store.put([spec(queue, "q", after=(Edge(JobKey(queue, "c1")),))], flow="big")
-    (key,) = flow_keys(server, queue)
-    assert key == keys.Space().manifest(queue.tenant, "big")
-    assert 0 < int(server.tell("PTTL", key).strip()[1:]) <= 600_000
+    assert left(server, queue) == [
+        keys.Space().manifest(queue.tenant, "big"),
+        f"{keys.Space().prefix(queue)}fs:big",
+    ]
+    for key in left(server, queue):
+        assert 0 < int(server.tell("PTTL", key).strip()[1:]) <= 600_000
     assert not store.flows.drafts
+
+
+async def test_members_are_not_staged_again_when_they_are_jobs(
+    store: ValkeyStore, queue: QueueName, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await store.declare(queue, QueueConfig(retention=RetentionData(completed_ms=0)))
+    specs = [spec(queue, "a"), spec(queue, "p", after=(Edge(JobKey(queue, "a")),))]
+    async with open_store(server.url) as other:
+        assert isinstance(other, ValkeyStore)
+
+        async def late(name: str, key: str, *args: Any, **options: Any) -> Any:
+            """Before this caller stages the members, another one submits them, and they run."""
+            if name == "stage":
+                monkeypatch.undo()
+                await store.put(specs, flow="f")
+                for _ in specs:
+                    (lease,) = await take(store, queue)
+                    await exchange(store, queue, done(lease), n=0)
+                await store.tick()
+            return await fcall(name, key, *args, **options)
+
+        fcall = other.calls.fcall
+        monkeypatch.setattr(other.calls, "fcall", late)
+        results = await other.put(specs, flow="f")
+    assert [(each.id, each.duplicate) for each in results] == [("a", True), ("p", True)]
+    assert await counts(store, queue) == {}
+    assert len(left(server, queue)) == 2  # no staged members, and no reserved places
+
+
+async def test_a_refused_call_does_not_discard_a_flow_that_another_caller_submitted(
+    store: ValkeyStore, queue: QueueName, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await store.put([spec(queue, "x")])
+    specs = [spec(queue, "a"), spec(queue, "p", after=(Edge(JobKey(queue, "x")),))]
+    async with open_store(server.url) as other:
+        assert isinstance(other, ValkeyStore)
+
+        async def late(name: str, key: str, *args: Any, **options: Any) -> Any:
+            """Before this caller looks for x, another one submits the flow, and x is removed."""
+            if name == "seal":
+                monkeypatch.undo()
+                await store.put(specs, flow="f")
+                raise InvalidJob("x is gone")
+            return await fcall(name, key, *args, **options)
+
+        fcall = other.calls.fcall
+        monkeypatch.setattr(other.calls, "fcall", late)
+        results = await other.put(specs, flow="f")
+    assert [each.state for each in results] == [State.WAITING, State.BLOCKED]
+    assert await counts(store, queue) == {State.WAITING: 2, State.BLOCKED: 1}
 
 
 async def test_a_refused_flow_leaves_no_keys(
@@ -144,6 +203,19 @@ async def test_a_swept_flow_cannot_be_finished_in_part(
     assert await counts(timed, queue) == {}
     await timed.put([spec(queue, "b")], flow="f")
     assert await counts(timed, queue) == {State.WAITING: 1}
+
+
+async def test_a_flow_cannot_be_finished_in_part_after_another_caller_was_refused(
+    store: ValkeyStore, queue: QueueName, server: Server
+) -> None:
+    async with open_store(server.url) as other:
+        for each in (store, other):
+            await each.put([spec(queue, "a")], flow="f", last=False)
+        with pytest.raises(InvalidJob, match="nobody"):
+            await store.put([spec(queue, "p", after=(Edge(JobKey(queue, "nobody")),))], flow="f")
+        with pytest.raises(InvalidJob, match="submit it again"):
+            await other.put([spec(queue, "b")], flow="f")
+    assert await counts(store, queue) == {}
 
 
 async def test_an_obliterated_queue_leaves_no_keys_of_staged_flows(

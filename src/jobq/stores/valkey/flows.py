@@ -8,7 +8,7 @@ members in steps of bounded size, which any caller may repeat: the submitter, or
 from __future__ import annotations
 
 import time
-from collections import ChainMap
+from collections import ChainMap, Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -58,11 +58,12 @@ class Flows:
         try:
             return await self._put(specs, flow, last)
         except PartitionsChanged as e:
-            await self._give_up(flow, specs[0].queue.tenant)
-            raise ConfigError(
-                f"queue {e} was given partitions while flow {flow!r} was being staged, and nothing "
-                "of the flow was stored: submit it again"
-            ) from None
+            if not await self._give_up(flow, specs[0].queue.tenant):
+                raise ConfigError(
+                    f"queue {e} was given partitions while flow {flow!r} was being staged, and "
+                    "nothing of the flow was stored: submit it again"
+                ) from None
+        return await self._put(specs, flow, last)  # another caller has submitted it
 
     async def _put(self, specs: Sequence[JobSpec], flow: str, last: bool) -> list[PutResult]:
         tenant = specs[0].queue.tenant
@@ -77,13 +78,14 @@ class Flows:
                 draft.add(specs, prefixes)
                 if last:
                     await self._check(draft)
-                    await self._seal(draft)
+                    await self._seal(flow, draft)
                     state, *_ = await self._manifest(tenant, flow, "submit")
             except StoreUnavailable:
                 raise  # the outcome is unknown; staged members wait until the call is repeated
             except JobqError:
-                await self._give_up(flow, tenant)
-                raise
+                if not await self._give_up(flow, tenant):
+                    raise
+                state = b"done"  # another caller, which repeats these calls, has submitted it
         if state == b"swept":
             self.drafts.pop((tenant, flow), None)
             raise refusals.swept_flow(flow)
@@ -116,12 +118,16 @@ class Flows:
         confirmed = verb == "submit"
         return await self._calls.fcall("manifest", key, verb, *prefixes, confirmed=confirmed)
 
-    async def _give_up(self, flow: str, tenant: str) -> None:
-        """Remove everything that was staged of a refused flow."""
+    async def _give_up(self, flow: str, tenant: str) -> bool:
+        """Remove everything that was staged of a refused flow. Returns True if the flow is
+        submitted: then it stays."""
         self.drafts.pop((tenant, flow), None)
-        _, *prefixes = await self._manifest(tenant, flow, "look")
+        state, *prefixes = await self._manifest(tenant, flow, "sweep")
+        if state == b"done":
+            return True
         await self._discard(flow, [prefix.decode() for prefix in prefixes])
         await self._manifest(tenant, flow, "forget")
+        return False
 
     async def _prefix(self, spec: JobSpec) -> str:
         await self._places.register(spec.queue)
@@ -160,9 +166,11 @@ class Flows:
             first = packed(spec.after[:_BATCH]) if spec.after else b""
             args += (spec.id, body, first, int(len(spec.after) > _BATCH))
         try:
-            await self._calls.fcall("stage", prefix, *args)
+            sealed = await self._calls.fcall("stage", prefix, *args)
         except Refused as e:
             refuse(e, specs)
+        if sealed:  # these are jobs already, or another caller has staged other members
+            raise refusals.swept_flow(flow)
         for spec in specs:
             for start in range(_BATCH, len(spec.after), _BATCH):
                 some = packed(spec.after[start : start + _BATCH])
@@ -174,17 +182,20 @@ class Flows:
         for edge, id in draft.edges.items():
             check_edge(id, draft.tenant, edge.job, known)
 
-    async def _seal(self, draft: _Draft) -> None:
-        """Check once more that the members fit their queues, and fix modes that are unset."""
+    async def _seal(self, flow: str, draft: _Draft) -> None:
+        """Check once more that the members fit their queues, and fix modes that are unset. After
+        that nobody can add members to the flow."""
+        members = Counter(draft.prefixes.values())
         for prefix, samples in draft.samples.items():
             specs = list(samples.values())
+            args = (self._calls.now(), flow, members[prefix], *_kinds(specs))
             try:
-                had_no_mode = await self._calls.fcall(
-                    "seal", prefix, self._calls.now(), *_kinds(specs)
-                )
+                reply = await self._calls.fcall("seal", prefix, *args)
             except Refused as e:
                 refuse(e, specs)
-            if had_no_mode:
+            if reply == b"gone":  # another caller has submitted or discarded the flow
+                raise refusals.swept_flow(flow)
+            if reply:
                 await self._places.register(specs[0].queue, again=True)
 
     async def _discard(self, flow: str, prefixes: Iterable[str]) -> None:
@@ -270,17 +281,20 @@ class Flows:
     async def settle_staged(self, prefix: str) -> int:
         """Bring in flows that were submitted, and sweep those that never were. Returns how many."""
         now = int(self._calls.now() or time.time() * 1000)
-        found = await self._calls.fcall("staged", prefix, now - SETTLING_MS, 100)
+        staged = await self._calls.fcall("staged", prefix, now - SETTLING_MS, 100)
         tenant = keys.queue_of(prefix).tenant
         settled = 0
-        for name, begun in zip(found[::2], found[1::2], strict=True):
+        for name, begun in zip(staged[::2], staged[1::2], strict=True):
             flow = name.decode()
             verb = "sweep" if float(begun) < now - FLOW_MS else "look"
-            state, *prefixes = await self._manifest(tenant, flow, verb, prefix)
-            if state == b"done":
+            state, *found = await self._manifest(tenant, flow, verb, prefix)
+            prefixes = {each.decode() for each in found}
+            if state == b"done" and prefix in prefixes:
                 await self._bring_in(tenant, flow)
+            elif state == b"done":  # all members are stored: a late call has staged them again
+                await self._discard(flow, [prefix])
             elif state == b"swept":
-                await self._discard(flow, {prefix, *(p.decode() for p in prefixes)})
+                await self._discard(flow, {prefix, *prefixes})
             else:
                 continue
             settled += 1

@@ -98,6 +98,7 @@ EXTRA.saved = "saved" -- the job's checkpoint
 EXTRA.progress = "progress"
 EXTRA.edges = "edges" -- how many children the job has ever waited for
 EXTRA.open = "open" -- how many of them have not ended
+EXTRA.flow = "flow" -- the flow that gave the job its first edges
 EXTRA.tying = "tying" -- the flow that has more edges for this job
 EXTRA.follows = "follows" -- the job waits for the end of the running job whose lock it wants
 EXTRA.signal = "signal" -- the signal that the job waits for

@@ -24,7 +24,8 @@ function J.deliver_local(cx)
   end
 end
 
--- Make a blocked job wait for others. `edges` is {{queue, id, data}, …}.
+-- Make a blocked job wait for others. `edges` is {{queue, id, data}, …}. A job that has ended
+-- meanwhile gets the edges too: it waits for those jobs if it is revived.
 function J.tie(cx, job, edges)
   local x, open = cx.prefix .. KEY.extras .. job.id, 0
   local ordinal = tonumber(call("HGET", x, EXTRA.edges) or 0)
@@ -40,12 +41,14 @@ function J.tie(cx, job, edges)
   end
   call("HSET", x, EXTRA.edges, ordinal)
   if open > 0 then call("HINCRBY", x, EXTRA.open, open) end
+  if cx.flow then call("HSET", x, EXTRA.flow, cx.flow) end
   job.rflags = J.with(job.rflags, RUN_FLAG.extras)
-  J.save_run(cx, job)
+  if job.finished then J.write_end(cx, job) else J.save_run(cx, job) end
 end
 
--- Make a revived job wait again for the children that have not completed.
--- RETURNS whether there are any
+-- Make a revived job wait again for the children that have not completed. Its flow may still be
+-- bringing in some of them.
+-- RETURNS whether there are any, or may be more
 function J.tie_again(cx, job)
   local x, open = cx.prefix .. KEY.extras .. job.id, 0
   local extras = J.pairs_of(call("HGETALL", x))
@@ -57,12 +60,15 @@ function J.tie_again(cx, job)
       if not ended or ended:byte() ~= STATE.completed then
         call("HDEL", x, input)
         open = open + 1
-        J.post(cx, queue, { type = "watch", child = id, queue = cx.prefix, parent = job.id })
+        J.post(cx, queue, {
+          type = "watch", child = id, queue = cx.prefix, parent = job.id,
+          flow = extras[EXTRA.flow],
+        })
       end
     end
   end
   if open > 0 or extras[EXTRA.open] then call("HSET", x, EXTRA.open, open) end
-  return open > 0
+  return open > 0 or extras[EXTRA.tying] ~= nil
 end
 
 -- Unblock a job: it is due now, or its delay begins.

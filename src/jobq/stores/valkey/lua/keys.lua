@@ -96,6 +96,7 @@ KEY.flow_places = "fr" -- hash, flow → the places of max_waiting that it has r
 KEY.flow_members = "fl:" -- <flow>: set of the ids that are not submitted yet
 KEY.flow_tied = "fe:" -- <flow>: list of members with edges, in the order they came
 KEY.flow_free = "fm:" -- <flow>: list of members without edges
+KEY.flow_sealed = "fs:" -- <flow>: string, all members of the flow have been staged here
 KEY.flow_awaited = "fw:" -- <flow>: set of member ids that jobs wait for; <flow>\n<id>: those jobs
 
 -- Channels of the whole store: <name of the space>: and this

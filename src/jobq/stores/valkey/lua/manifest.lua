@@ -8,11 +8,15 @@ local UNFINISHED_MS, SETTLED_MS = 2 * 86400000, 600000
 -- ARGS verb, queue, … The verbs: begin (the flow is new to the caller) · stage (more members) ·
 --   submit (decide that it is submitted) · sweep (decide that it never will be) · settled (all its
 --   members are stored; remembered for callers that ask again) · forget (as if it had never
---   existed) · look
+--   existed, unless it is submitted) · look. For stage and submit, a flow that is forgotten counts
+--   as swept
 -- RETURNS {"open", "done" or "swept", queue, …}
 function J.manifest(keys, args)
   local key, verb = keys[1], args[1]
-  local state = call("HGET", key, "state") or "open"
+  local state = call("HGET", key, "state")
+  if not state and (verb == "stage" or verb == "submit") then return { "swept" } end
+  state = state or "open"
+  if verb == "forget" and state == "done" then return { state } end
   if verb == "settled" or verb == "forget" or verb == "begin" and state == "swept" then
     call("DEL", key)
     state = verb == "settled" and "done" or "open"
@@ -20,6 +24,7 @@ function J.manifest(keys, args)
   if verb == "forget" then return { state } end
   if verb == "submit" and state == "open" then state = "done" end
   if verb == "sweep" and state == "open" then state = "swept" end
+  if verb == "sweep" and state == "done" then verb = "look" end
   if verb ~= "look" then
     for i = 2, #args do call("HSET", key, args[i], "1") end
     call("HSET", key, "state", state)

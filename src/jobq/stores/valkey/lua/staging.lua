@@ -5,6 +5,9 @@
 -- stored, the others follow.
 local STATE = J.STATE
 local STEP = 500 -- members and edges per step: the server does nothing else meanwhile
+-- How long a queue remembers that a flow is sealed, in ms: as long as its manifest is kept
+-- (manifest.lua).
+local SEALED_MS, SUBMITTED_MS = 2 * 86400000, 600000
 
 -- Whether an id is a member of the flow that has not been brought in yet.
 function J.is_staged(cx, flow, id)
@@ -32,14 +35,21 @@ local function take_places(cx, flow, args)
   J.reserve(cx, flow, n)
 end
 
--- stage: store members of a flow out of sight.
+-- stage: store members of a flow out of sight. If the flow is sealed here, nothing is stored: a
+-- caller that repeats the calls of another one may come after members have become jobs.
 -- KEYS prefix
 -- ARGS now, flow, position of the first plain member, of the first keyed one, highest cost, then
 --   per member: id, body, edges packed or "" (at most STEP), 1 if stage_edges brings more edges
--- RETURNS nothing, or an error as put does
+-- RETURNS 1 if the flow is sealed and some of these are not staged, else 0; or an error as put does
 function J.stage(keys, args)
   local now, flow, plain, keyed, cost = unpack(args, 1, 5)
   local cx = J.open(keys[1], now)
+  if call("EXISTS", cx.prefix .. KEY.flow_sealed .. flow) == 1 then
+    for i = 6, #args, 4 do
+      if not J.is_staged(cx, flow, args[i]) then return 1 end
+    end
+    return 0
+  end
   local wrong = J.refusal(cx, tonumber(plain), tonumber(keyed), tonumber(cost))
   wrong = wrong or take_places(cx, flow, args)
   if wrong then return wrong end
@@ -72,15 +82,18 @@ function J.stage_edges(keys, args)
 end
 
 -- seal: check again that the members of a flow fit this queue, just before the flow is submitted. A
--- queue without a mode may have got one since. From here on they fit: the queue has a mode.
+-- queue without a mode may have got one since. From here on they fit: the queue has a mode, and no
+-- members of the flow can be added.
 -- KEYS prefix
--- ARGS now, plain, keyed, cost (as stage)
--- RETURNS 1 if the queue had no mode, or an error as put does
+-- ARGS now, flow, how many members the caller has staged here, plain, keyed, cost (as stage)
+-- RETURNS 1 if the queue had no mode, "gone" if members are missing, or an error as put does
 function J.seal(keys, args)
-  local now, plain, keyed, cost = unpack(args)
+  local now, flow, members, plain, keyed, cost = unpack(args)
   local cx = J.open(keys[1], now)
   local wrong = J.refusal(cx, tonumber(plain), tonumber(keyed), tonumber(cost))
   if wrong then return wrong end
+  if call("SCARD", cx.prefix .. KEY.flow_members .. flow) < tonumber(members) then return "gone" end
+  call("SET", cx.prefix .. KEY.flow_sealed .. flow, "1", "PX", SEALED_MS)
   if not J.meta(cx).mode then
     local mode = keyed == "0" and "plain" or "keyed"
     call("HSET", cx.prefix .. KEY.settings, SETTING.mode, mode)
@@ -125,7 +138,7 @@ local function bring_in_piece(cx, flow, id, body, edges, more)
   end
   if call("HGET", x, EXTRA.tying) ~= flow then return end
   local job = J.load(cx, id)
-  if job and job.state == STATE.blocked then
+  if job and (job.state == STATE.blocked or job.finished) then
     J.tie(cx, job, edges)
     J.deliver_local(cx)
   end
@@ -176,7 +189,10 @@ function J.submit(keys, args)
   if which == "free" then J.variadic("SREM", cx.prefix .. KEY.flow_members .. flow, ids) end
   local left = call("LLEN", list)
   if left == 0 and which == "free"
-    and call("LLEN", cx.prefix .. KEY.flow_tied .. flow) == 0 then forget(cx, flow) end
+    and call("LLEN", cx.prefix .. KEY.flow_tied .. flow) == 0 then
+    forget(cx, flow)
+    call("PEXPIRE", cx.prefix .. KEY.flow_sealed .. flow, SUBMITTED_MS)
+  end
   J.close(cx)
   J.look_again(cx, answers)
   local due_in = cx.due_at and cx.due_at - cx.now or -1
@@ -187,6 +203,7 @@ end
 function J.discard_flow(cx, flow)
   local waited = call("SMEMBERS", cx.prefix .. KEY.flow_awaited .. flow)
   forget(cx, flow)
+  call("UNLINK", cx.prefix .. KEY.flow_sealed .. flow)
   for i = 1, #waited do notify_waiting(cx, flow, waited[i]) end
 end
 
