@@ -196,7 +196,11 @@ def _want(tx: Tx, parent: Job, child: Job) -> None:
 
 
 def decide_later(tx: Tx, job: Job) -> None:
-    """Let the first claim or tick after the commit decide how long a blocked job waits."""
+    """Let the first claim or tick after the commit decide how long a blocked job waits.
+
+    A job that has ended while its flow was submitted waits again only if it is revived."""
+    if job.state != BLOCKED:
+        return
     job.at_ms = tx.now
     tx.due_at(job.qid, tx.now)
 

@@ -133,6 +133,8 @@ def insert(
     """Insert members of one queue whose flow was checked. Others wait for the `wanted` ones.
 
     New jobs that wait for others are added to `tied`, and get no edges here."""
+    if queue.mode is None:  # it was obliterated after the flow was checked
+        checked(queue, specs)
     if queue.packed_settings is not None:
         specs = with_defaults(specs, queue.settings.defaults)
     return _insert(tx, queue, specs, watch, tied, wanted)

@@ -54,12 +54,15 @@ class Part(msgspec.Struct, frozen=True, array_like=True):
     last: bool
 
 
-def stage(tx: Tx, tenant: str, flow: str, specs: Sequence[JobSpec]) -> FlowState:
+def stage(tx: Tx, tenant: str, flow: str, specs: Sequence[JobSpec], begins: bool) -> FlowState:
     """Store members of a flow. Returns the state of the flow: if it is not open, nothing is stored.
 
-    A member that is stored already stays as it is."""
-    tx.execute(tx.sql.ties["begin_flow"], (tenant, flow, tx.now))
-    state = FlowState(tx.execute(tx.sql.ties["flow"], (tenant, flow)).fetchone()[0])
+    A member that is stored already stays as it is. Without `begins`, a flow that does not exist was
+    discarded."""
+    if begins:
+        tx.execute(tx.sql.ties["begin_flow"], (tenant, flow, tx.now))
+    found = tx.execute(tx.sql.ties["flow"], (tenant, flow)).fetchone()
+    state = FlowState.DISCARDED if found is None else FlowState(found[0])
     if state is not FlowState.OPEN:
         return state
     by_key = {JobKey(spec.queue, spec.id): spec for spec in reversed(specs)}
@@ -92,11 +95,15 @@ def ends(tx: Tx, tenant: str, flow: str) -> tuple[int, int]:
 def _rows(spec: JobSpec, place: int, takes: int) -> list[tuple[Any, ...]]:
     """The rows of a member after a place: n, weight, place in its queue, queue, id, spec.
 
-    If it has more than STEP edges, they have rows of their own, and an edge to nobody says so."""
-    if len(spec.after) <= STEP:
-        n = -place - 1 if spec.after else place + 1
-        return [_row(n, spec, takes, len(spec.after))]
-    edges = tuple({edge.job: edge for edge in reversed(spec.after)}.values())[::-1]
+    If it has more than STEP edges, they have rows of their own, and an edge to nobody says so. Of
+    several edges to one job, the first counts."""
+    by_job: dict[JobKey, Edge] = {}
+    for edge in spec.after:
+        by_job.setdefault(edge.job, edge)
+    edges = tuple(by_job.values())
+    if len(edges) <= STEP:
+        n = -place - 1 if edges else place + 1
+        return [_row(n, replace(spec, after=edges), takes, len(edges))]
     starts = range(0, len(edges), STEP)
     parts = [
         Part(spec.queue, spec.id, at, edges[at : at + STEP], at == starts[-1]) for at in starts
@@ -175,18 +182,19 @@ def represent(tx: Tx, tenant: str, flow: str, n: int, member: JobKey, id: str) -
     tx.execute(tx.sql.ties["stage"], (tenant, flow, *row))
 
 
-def discard(tx: Tx, tenant: str, flow: str) -> bool:
+def discard(tx: Tx, tenant: str, flow: str) -> FlowState | None:
     """Delete some members of a flow of which a call was refused, and free their places.
 
-    Returns whether there are more. Until then, the flow accepts no members."""
+    Returns DISCARDED if there are more. Until then, the flow accepts no members. None: the flow is
+    deleted. A flow that is submitted stays, and its state is returned."""
     found = tx.execute(tx.sql.ties["flow"], (tenant, flow)).fetchone()
     if found is None or found[0] not in (FlowState.OPEN, FlowState.DISCARDED):
-        return False
+        return None if found is None else FlowState(found[0])
     if delete_some(tx, tenant, flow, STEP) < STEP:
         tx.execute(tx.sql.ties["drop_flow"], (tenant, flow))
-        return False
+        return None
     set_state(tx, tenant, flow, FlowState.DISCARDED)
-    return True
+    return FlowState.DISCARDED
 
 
 def delete_some(tx: Tx, tenant: str, flow: str, limit: int) -> int:
@@ -209,5 +217,6 @@ def sweep(tx: Tx, limit: int) -> int:
             tx.execute(tx.sql.ties["drop_flow"], (tenant, flow))
             steps += 1
         else:
-            steps += STEP if discard(tx, tenant, flow) else 1
+            more = discard(tx, tenant, flow) is FlowState.DISCARDED
+            steps += STEP if more else 1
     return steps

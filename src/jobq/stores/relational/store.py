@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any, TypeVar
 
+from jobq.core import refusals
 from jobq.core.commands import Altered, AnyCommand
 from jobq.core.event_records import EventPage
 from jobq.core.holds import MAX_LISTED
@@ -58,11 +59,11 @@ from jobq.stores.relational import (
     schedules,
     settle,
     signals,
-    staging,
     submission,
     submitting,
 )
 from jobq.stores.relational import put as puts
+from jobq.stores.relational.drafts import Drafts
 from jobq.stores.relational.expectations import Expectations
 from jobq.stores.relational.mailbox import Mailbox
 from jobq.stores.relational.new_jobs import Watch
@@ -84,6 +85,7 @@ class RelationalStore(ABC):
         self.url = url
         self._asleep: set[str] = set()
         self._expected = Expectations()
+        self._drafts = Drafts()
 
     # ── of the dialect ────────────────────────────────────────────────────────────────────────────
 
@@ -133,20 +135,23 @@ class RelationalStore(ABC):
     async def _put_flow(
         self, specs: Sequence[JobSpec], watch: Watch | None, flow: str, last: bool
     ) -> list[PutResult]:
-        tenant = specs[0].queue.tenant if specs else ""
+        if not specs:
+            raise refusals.empty_flow(flow)
+        at = Flow(specs[0].queue.tenant, flow)
+        begins = self._drafts.begins(at, specs[0])
         try:
-            results = await self._write(submitting.put_flow, specs, watch, flow, last)
+            results = await self._write(submitting.put_flow, specs, watch, flow, last, begins)
             if results is None:
-                at = Flow(tenant, flow)
-                return await submission.submit(self._read, self._write, at, specs, watch)
-            return results
+                results = await submission.submit(self._read, self._write, at, specs, watch)
         except StoreUnavailable:
             raise  # the members may be stored: the caller repeats the call
         except JobqError:
-            more = bool(specs)
-            while more:
-                more = await self._write(staging.discard, tenant, flow)
+            self._drafts.forget(at)
+            await submission.discard(self._write, at)
             raise
+        if last:
+            self._drafts.forget(at)
+        return results
 
     async def settle(
         self, outcomes: Sequence[AnyOutcome], *, worker: str, call: str, then: Claim | None = None

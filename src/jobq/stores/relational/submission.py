@@ -8,9 +8,10 @@ from typing import Any
 from jobq.core import refusals
 from jobq.core.graph import Lock, check_locks
 from jobq.core.records import JobKey, JobSpec, PutResult, QueueName
+from jobq.errors import JobqError, StoreUnavailable
 from jobq.stores.relational import staging, submitting
 from jobq.stores.relational.new_jobs import Watch
-from jobq.stores.relational.staging import FIRST, Part
+from jobq.stores.relational.staging import FIRST, FlowState, Part
 from jobq.stores.relational.submitting import Flow, Page
 
 Run = Callable[..., Coroutine[Any, Any, Any]]
@@ -24,12 +25,15 @@ async def submit(
 
     Nothing is visible before the decision. After it, ticks do the rest if the caller dies. Returns
     the results of `specs`, the members of the last call."""
-    while True:
-        checks = await _checked(read, flow)
-        if checks is None or await write(
-            submitting.decide, flow, checks.ends, list(checks.samples.values())
-        ):
-            break
+    try:
+        while not await _decided(read, write, flow):
+            pass
+    except StoreUnavailable:
+        raise
+    except JobqError:
+        if await discard(write, flow) is None:
+            raise
+        # Another caller, which repeats these calls, has submitted the flow.
     wanted = {JobKey(spec.queue, spec.id) for spec in specs}
     results: dict[JobKey, PutResult] = {}
     after, more = FIRST, True
@@ -38,6 +42,24 @@ async def submit(
         results |= {key: result for key, result in done.items() if key in wanted}
     found: list[PutResult] = await read(submitting.results, specs, results)
     return found
+
+
+async def discard(write: Run, flow: Flow) -> FlowState | None:
+    """Delete a flow of which a call was refused. A submitted one stays: its state is returned."""
+    state: FlowState | None = FlowState.DISCARDED
+    while state is FlowState.DISCARDED:
+        state = await write(staging.discard, *flow)
+    return state
+
+
+async def _decided(read: Run, write: Run, flow: Flow) -> bool:
+    """Check and submit a flow. Returns False if it has got more members meanwhile."""
+    checks = await _checked(read, flow)
+    if checks is None:
+        return True
+    samples = list(checks.samples.values())
+    decided: bool = await write(submitting.decide, flow, checks.ends, samples)
+    return decided
 
 
 async def _checked(read: Run, flow: Flow) -> _Checks | None:

@@ -13,7 +13,8 @@ are stored before the jobs that they wait for, also if those wait for others. In
 result is the same. An edge to a member that is no job yet is stored without looking at it.
 
 A member may have more edges than one step stores. Until the last of them is stored, an edge of
-ordinal -1 to nobody keeps the job blocked.
+ordinal -1 to nobody keeps the job blocked. It names the flow: another flow may have a member of the
+same id.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from jobq.core.graph import check_locks
 from jobq.core.records import Edge, JobKey, JobSpec, PutResult, QueueName
 from jobq.core.states import State
 from jobq.stores.relational import bounds, flows, put, rows, staging, waiting
-from jobq.stores.relational.codes import BLOCKED, NOTED
+from jobq.stores.relational.codes import BLOCKED, ENDED, NOTED
 from jobq.stores.relational.new_jobs import Watch
 from jobq.stores.relational.rows import Job
 from jobq.stores.relational.staging import FIRST, FlowState, Part
@@ -55,16 +56,15 @@ class Step(NamedTuple):
 
 
 def put_flow(
-    tx: Tx, specs: Sequence[JobSpec], watch: Watch | None, flow: str, last: bool
+    tx: Tx, specs: Sequence[JobSpec], watch: Watch | None, flow: str, last: bool, begins: bool
 ) -> list[PutResult] | None:
-    """Stage members of a flow. With `last`, submit the flow if it is small.
+    """Stage members of a flow. With `last`, submit the flow if it is small. Without `begins`, the
+    flow must be stored already.
 
-    Returns None if it is not: it takes several steps."""
-    if not specs:
-        raise refusals.empty_flow(flow)
+    Returns None if it is not small: it takes several steps."""
     check_locks(specs)
     tenant = specs[0].queue.tenant
-    state = staging.stage(tx, tenant, flow, specs)
+    state = staging.stage(tx, tenant, flow, specs, begins)
     if state is FlowState.DISCARDED:
         raise refusals.swept_flow(flow)
     if not last or state is FlowState.COMPLETE:
@@ -114,7 +114,7 @@ class Page(NamedTuple):
 def page(tx: Tx, flow: Flow, after: int) -> Page:
     """The next members of a flow, about as many as a step has."""
     found = tx.execute(tx.sql.ties["flow_now"], flow).fetchone()
-    if found is None:
+    if found is None or found[0] == FlowState.DISCARDED:
         raise refusals.swept_flow(flow.name)
     ends = staging.ends(tx, *flow)
     if found[0] != FlowState.OPEN:
@@ -200,7 +200,7 @@ def tick(tx: Tx, limit: int) -> int:
     for tenant, name, state in left:
         flow = Flow(tenant, name)
         if state == FlowState.DISCARDED:
-            more = staging.discard(tx, *flow)
+            more = staging.discard(tx, *flow) is FlowState.DISCARDED
         else:
             more = step(tx, flow).more
         if more:  # the next tick goes on at once
@@ -252,7 +252,7 @@ def _bring_in_tied(tx: Tx, flow: Flow, n: int, spec: JobSpec, watch: Watch | Non
         return result
     ((job, _),) = tied
     if spec.after[0].job.id == "":
-        nobody = rows.Edge(-1, queue.qid, "", 0, 0, None, None, None, None)
+        nobody = rows.Edge(-1, queue.qid, "", 0, 0, None, None, None, flow.name)
         tx.execute(tx.sql.ties["add_edge"], (job.pk, *nobody))
     else:
         _tie(tx, flow, job, spec.after, 0)
@@ -261,10 +261,14 @@ def _bring_in_tied(tx: Tx, flow: Flow, n: int, spec: JobSpec, watch: Watch | Non
 
 
 def _add_part(tx: Tx, flow: Flow, part: Part) -> None:
-    """Add edges to a job. A job that existed before its flow keeps its own edges, and gets none."""
+    """Add edges to a job. A job that existed before its flow keeps its own edges, and gets none.
+    Neither does a job that somebody has rerun meanwhile: it waits for nothing."""
     queue = tx.ensure_queue(part.queue)
     job = tx.find(queue.qid, part.id)
-    if job is None or tx.execute(tx.sql.ties["tying"], (job.pk,)).fetchone() is None:
+    if job is None or tx.execute(tx.sql.ties["tying"], (job.pk, flow.name)).fetchone() is None:
+        return
+    if job.starts or job.state not in (BLOCKED, *ENDED):
+        tx.execute(tx.sql.ties["all_tied"], (job.pk,))
         return
     _tie(tx, flow, job, part.edges, part.ordinal)
     if part.last:
