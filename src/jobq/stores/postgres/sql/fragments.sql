@@ -60,7 +60,7 @@ CROSS JOIN LATERAL (
 WHERE line.qid = w.qid LIMIT 1
 
 -- name: latest: the latest time in the event log, whose last entries are only nearly in order
-SELECT max(at_ms) FROM (SELECT at_ms FROM entries ORDER BY eid DESC LIMIT 1000) AS last
+SELECT max(at_ms) FROM (SELECT at_ms FROM entries ORDER BY eid DESC LIMIT 100) AS last
 
 -- name: time: milliseconds of the server's clock; with an injected one, the latest time in the log
 CASE WHEN current_setting('jobq.clock', true) = 'injected' THEN ({latest})
