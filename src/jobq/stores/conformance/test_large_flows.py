@@ -17,7 +17,7 @@ from jobq.stores.conformance.roles import needs
 
 pytestmark = needs("flows")
 
-MANY = 1_100
+MANY = 700
 """Children. A step of a store has up to 500 members and edges."""
 
 
@@ -53,8 +53,8 @@ async def test_a_parent_gets_the_results_of_all_children_in_the_order_of_its_edg
     results = await submit(q, [*children(q), q.spec("p", after=edges(q))])
     assert [each.state for each in results][-2:] == [State.WAITING, State.BLOCKED]
     assert await q.counts() == {"waiting": MANY, "blocked": 1}
-    for _ in range(3):
-        leases = await q.claim(400)
+    for n in (400, MANY - 400):
+        leases = await q.claim(n)
         await q.settle(*(complete(lease, lease.id.encode()) for lease in leases))
     lease = await q.take()
     assert lease.id == "p"
@@ -164,8 +164,8 @@ async def test_submitting_again_changes_nothing(q: Desk) -> None:
 
 
 async def test_a_flow_that_is_never_submitted_is_swept_and_its_places_are_free(q: Desk) -> None:
-    await bound(q, 1_200)
-    for start in range(0, 1200, 400):
+    await bound(q, 800)
+    for start in range(0, 800, 400):
         await q.store.put(
             [q.spec(f"c{n}") for n in range(start, start + 400)], flow="big", last=False
         )
@@ -173,15 +173,14 @@ async def test_a_flow_that_is_never_submitted_is_swept_and_its_places_are_free(q
     await q.tick()
     q.clock.advance(MINUTE)
     await q.tick()
-    assert {each.full for each in await q.put(*(f"n{n}" for n in range(1200)))} == {None}
+    assert {each.full for each in await q.put(*(f"n{n}" for n in range(800)))} == {None}
 
 
 @pytest.mark.parametrize("when", ["before", "between the steps"])
 async def test_a_flow_whose_caller_dies_is_whole_or_not_there(q: Desk, when: str) -> None:
     specs = [*children(q), q.spec("p", after=edges(q))]
-    await q.store.put(specs[:400], flow="big", last=False)
-    await q.store.put(specs[400:800], flow="big", last=False)
-    last = asyncio.ensure_future(q.store.put(specs[800:], flow="big"))
+    await q.store.put(specs[:600], flow="big", last=False)
+    last = asyncio.ensure_future(q.store.put(specs[600:], flow="big"))
     while when != "before" and not last.done() and await q.counts() == {}:
         pass
     last.cancel()
@@ -189,7 +188,7 @@ async def test_a_flow_whose_caller_dies_is_whole_or_not_there(q: Desk, when: str
     async with asyncio.timeout(60):  # a server may still be working on the call
         while (found := await q.counts()) != {"waiting": MANY, "blocked": 1}:
             if found == {}:
-                await q.store.put(specs[800:], flow="big")
+                await q.store.put(specs[600:], flow="big")
             q.clock.advance(MINUTE)
             await q.tick()
     assert len(await drain(q)) == MANY + 1
@@ -199,8 +198,8 @@ async def test_other_calls_are_served_while_a_flow_is_submitted(
     q_twice: tuple[Desk, Desk],
 ) -> None:
     q, other = q_twice[0], q_twice[1].beside("other")
-    specs = [*children(q, 2_000), q.spec("p", after=edges(q, 2_000))]
-    for start in range(0, 2_000, 400):
+    specs = [*children(q, 1_500), q.spec("p", after=edges(q, 1_500))]
+    for start in range(0, 1_500, 400):
         await q.store.put(specs[start : start + 400], flow="big", last=False)
     last = asyncio.ensure_future(q.store.put(specs[-1:], flow="big"))
     served = 0
@@ -209,4 +208,4 @@ async def test_other_calls_are_served_while_a_flow_is_submitted(
         served += 1
     await last
     assert served >= 4  # by a single step, one or two
-    assert await q.counts() == {"waiting": 2_000, "blocked": 1}
+    assert await q.counts() == {"waiting": 1_500, "blocked": 1}
