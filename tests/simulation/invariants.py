@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator
+from itertools import groupby
 
 import msgspec
 
@@ -182,23 +183,26 @@ def starts_promptly(evidence: Evidence) -> Iterator[str]:
         return
     slots, active = sum(evidence.scenario.workers), 0
     since: dict[str, int] = {}  # by job: since when it waits while a slot is free
-    merged = sorted(
-        (event for events in evidence.events.values() for event in events if event.job),
-        key=lambda event: event.at_ms,
-    )
-    for event in merged:
-        if event.previous is State.ACTIVE:
-            active -= 1
-            if active == slots - 1:
-                since = dict.fromkeys(since, event.at_ms)
-        since_ms = since.pop(event.job, event.at_ms)
-        if event.kind is Kind.STARTED:
-            active += 1
-            if event.queue.queue == "plain" and event.at_ms - since_ms > PROMPT_MS:
-                waited = event.at_ms - since_ms
-                yield f"{event.job}/{event.attempt} waited {waited} ms for an idle worker"
-        elif event.state is State.WAITING:
-            since[event.job] = event.at_ms
+    events = (event for events in evidence.events.values() for event in events if event.job)
+    times = groupby(sorted(events, key=_at_ms), key=_at_ms)
+    for at_ms, at_once in ((at_ms, list(group)) for at_ms, group in times):
+        # Events of one call, in several queues, have the same time and no order.
+        if active == slots and any(event.previous is State.ACTIVE for event in at_once):
+            since = dict.fromkeys(since, at_ms)
+        for event in at_once:
+            active -= event.previous is State.ACTIVE
+            since_ms = since.pop(event.job, at_ms)
+            if event.kind is Kind.STARTED:
+                active += 1
+                if event.queue.queue == "plain" and at_ms - since_ms > PROMPT_MS:
+                    waited = at_ms - since_ms
+                    yield f"{event.job}/{event.attempt} waited {waited} ms for an idle worker"
+            elif event.state is State.WAITING:
+                since[event.job] = at_ms
+
+
+def _at_ms(event: EventRecord) -> int:
+    return event.at_ms
 
 
 def is_calm(scenario: Scenario) -> bool:
