@@ -110,8 +110,7 @@ def test_an_erased_subject_is_gone_from_every_table_and_its_numbers_stay(
     take_in(lake, [{**lines[8], "id": "log-12-0", "number": 12}], number=3)
     others = lake.read(EVENTS).where("number <> 2").localCheckpoint()
     lake.space.replace(EVENTS, others, lake.space.parts(EVENTS))
-    found_now = audit(lake, full=True)
-    assert problems(found_now)[:2] == ["1 × lost: 2", "1 × two ends in one life"]
+    assert {"1 × lost: 2", "1 × two ends in one life"} <= {*problems(audit(lake, full=True))}
 
 
 def problems(found: Audit) -> list[str]:
