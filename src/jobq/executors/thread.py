@@ -29,6 +29,7 @@ class _Work:
         "args",
         "context",
         "done",
+        "ended",
         "error",
         "fn",
         "kwargs",
@@ -53,6 +54,7 @@ class _Work:
         self.done = done
         self.unfinished: asyncio.Future[None] | None = None
         self.abandoned = False
+        self.ended = False
         self.value: Any = None
         self.error: BaseException | None = None
 
@@ -94,7 +96,7 @@ class ThreadExecutor:
         try:
             await work.done
         except asyncio.CancelledError:
-            if work.done.cancelled():  # else it has just finished
+            if not work.ended:  # it may have ended between the cancellation and this line
                 work.abandoned = True
                 run.unfinished = work.unfinished = self._loop.create_future()
             raise
@@ -142,6 +144,7 @@ class ThreadExecutor:
         while self._finished:
             work = self._finished.popleft()
             self._under_way -= 1
+            work.ended = True
             if not work.done.done():
                 work.done.set_result(None)
             if work.unfinished is not None and not work.unfinished.done():
