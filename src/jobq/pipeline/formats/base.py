@@ -97,9 +97,8 @@ class Tablespace(Protocol):
     def forget(self, table: Table) -> None:
         """Delete what the table's own records say about rows that are gone, after `free`.
 
-        Delta's log has the smallest and the largest value of the columns of each file that was ever
-        added. The other formats keep such values beside the files, and delete them with the
-        files."""
+        Delta's log and Iceberg's manifests have the smallest and the largest value of the columns
+        of files that were removed. Parquet files contain such values themselves."""
         ...
 
     def recover(self) -> None:

@@ -19,6 +19,8 @@ from jobq.pipeline.tables import Table
 
 _BATCH = "jobq.batch"
 """The property of a snapshot that names the batch it has added."""
+_MANIFEST_BYTES = "commit.manifest.target-size-bytes"
+"""The property of a table with the size of its manifests. Lakes have Iceberg's default."""
 
 
 class IcebergSpace:
@@ -125,7 +127,27 @@ class IcebergSpace:
             ).collect()
 
     def forget(self, table: Table) -> None:
-        """Do nothing: `free` deletes the manifests of old snapshots, with the values in them."""
+        """Write the manifests again without the files that are gone, and delete the old manifests.
+
+        The manifest of a snapshot that removes files lists them, with the smallest and the largest
+        value of each column. Later snapshots use the same manifest."""
+        if not self._exists(table):
+            return
+        name = self.name(table)
+        manifests = self.spark.table(f"{name}.manifests")
+        found = manifests.select("length", "deleted_data_files_count").collect()
+        if not any(row.deleted_data_files_count for row in found):
+            return
+        # Iceberg leaves a single manifest alone unless it is larger than it should be.
+        if alone := len(found) == 1:
+            smaller = f"'{_MANIFEST_BYTES}' = '{found[0].length - 1}'"
+            self.spark.sql(f"ALTER TABLE {name} SET TBLPROPERTIES ({smaller})")
+        try:
+            self._call("rewrite_manifests", table, "use_caching => false").collect()
+        finally:
+            if alone:
+                self.spark.sql(f"ALTER TABLE {name} UNSET TBLPROPERTIES ('{_MANIFEST_BYTES}')")
+        self.free(table, 0)
 
     def recover(self) -> None:
         """Do nothing: a replacement is one snapshot."""
