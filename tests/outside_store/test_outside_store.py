@@ -128,12 +128,12 @@ def test_the_hook_empties_the_store_before_each_test(tmp_path: Path) -> None:
 
 def test_jobs_of_an_earlier_run_do_not_disturb_the_tests(tmp_path: Path) -> None:
     """Except where a test compares times: those of the earlier run are later than the clock of the
-    tests.
+    tests, and the time of a store never goes back.
     """
+    times = "can_be_read or says_what_its_job_is or has_its_result"
+    chosen = f"lost_replies or (basics and not ({times}))"
     for _ in range(2):
-        done = conformance(
-            f"sqlite:///{tmp_path}/kept.db", "-k", "lost_replies or basics", folder=tmp_path
-        )
+        done = conformance(f"sqlite:///{tmp_path}/kept.db", "-k", chosen, folder=tmp_path)
         assert done.returncode == 0, done.stdout + done.stderr
 
 
