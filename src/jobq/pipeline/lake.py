@@ -79,9 +79,7 @@ class LakeState(msgspec.Struct, frozen=True, kw_only=True):
     arrivals: int = 0  # batches that were published, of all runs
     horizon: str | None = None  # retention has removed all days before this one
     retiring: str | None = None  # retention is removing all days before this one
-    removed: str | None = (
-        None  # the file with the numbers that retention has removed (`removed.py`)
-    )
+    removed: str | None = None  # the file with the numbers that retention removed (`removed.py`)
     catalog: str | None = None  # CATALOG.SCHEMA in which Delta and Iceberg tables are registered
 
     @property
