@@ -206,7 +206,8 @@ class App:
             with self._run() as job:
                 done: int = job.saved or 0
                 life = job._run.lease.life
-                if done < self.ledger.saved.get((job.id, life), 0):
+                saved = self.ledger.saved.get((job.id, life), 0)
+                if done < saved and job.id not in self.world.network.set_back:
                     self.world.problem(f"{job.id}/{job.attempt} has lost what it saved")
                 while done < pages:
                     done += 1

@@ -230,15 +230,15 @@ def key_order(evidence: Evidence) -> Iterator[str]:
     odd = {e.job for e in events if e.kind in (Kind.CHANGED, Kind.RERUN)}
     odd |= {e.job for e in events if e.kind is Kind.ACCEPTED and e.state is not State.WAITING}
     odd |= {action.id for action in evidence.scenario.actions if action.options}
-    accepted: dict[str | None, list[str]] = defaultdict(list)
-    started: dict[str | None, list[str]] = defaultdict(list)
+    accepted: dict[str | None, list[tuple[str, int]]] = defaultdict(list)  # with its life
+    started: dict[str | None, list[tuple[str, int]]] = defaultdict(list)
     for event in events:
         if event.job in odd:
             continue
         if event.kind is Kind.ACCEPTED:
-            accepted[event.key].append(event.job)
+            accepted[event.key].append((event.job, event.life))
         elif event.kind is Kind.STARTED and event.attempt == 1:
-            started[event.key].append(event.job)
+            started[event.key].append((event.job, event.life))
     for key, jobs in started.items():
         expected = [job for job in accepted[key] if job in set(jobs)]
         if jobs != expected:

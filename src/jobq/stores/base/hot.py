@@ -108,6 +108,8 @@ class HotStore(Protocol):
         order, and renews none. Nothing is stored for a lost lease, and nothing goes into the event
         log. Listeners to the topic `noted` of a job get a signal.
 
+        A copy of a call that the network delivers after a newer one replaces the newer checkpoint.
+
         Each step is stored under its name. Other steps of the job stay as they are, and a step of
         the same name is replaced, so a call can be repeated. Leases and `get` return the steps of
         the job's life, ordered by name. They are kept until a rerun or until the job is removed. A
