@@ -39,6 +39,8 @@ _SCHEMA = re.compile(r"[a-z_][a-z0-9_]{0,62}", re.ASCII)
 
 _DEFAULTS = {
     "application_name": "jobq",
+    # A role, a database or PGCLIENTENCODING may ask for another one.
+    "client_encoding": "UTF8",
     # The kernel finds a peer that is gone after 10 + 3 × 5 s without traffic, or after 10 s in
     # which it did not acknowledge what was sent.
     "keepalives_idle": "10",

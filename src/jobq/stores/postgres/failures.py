@@ -16,10 +16,16 @@ AGAIN = frozenset(
 )
 """The call met another one. It changed nothing, and is repeated."""
 LOCK_TIMEOUT = "55P03"
-READ_ONLY = frozenset({"25006"})
+READ_ONLY = frozenset(
+    {
+        "25006",  # a statement that writes
+        "0A000",  # BEGIN READ WRITE
+    }
+)
 """The server is a standby, or became one: the connection leads to the wrong server."""
 _UNAVAILABLE = (
     "08",  # connection
+    "0A",  # not supported: a standby does not write
     "25",  # state of the transaction
     "40",  # rolled back
     "53",  # resources: disk full, out of memory, too many connections

@@ -60,6 +60,9 @@ def prepare(link: Link, address: Address) -> str:
     if found is None or found.layout < LATEST:
         if not address.migrate:
             raise ConfigError(_needed(address, found))
+        # The role may have other defaults. A statement must see what others have done before it.
+        link.command(b"COMMIT")
+        link.command(b"BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE")
         _migrate(link, address)
     log = dict(link.execute(_META.format(schema=address.schema)).fetchall()).get("log")
     link.command(b"COMMIT")
