@@ -26,7 +26,7 @@ from jobq.errors import ConfigError, StoreUnavailable
 from jobq.stores.base import QueueRemoved
 from jobq.stores.postgres import caller_connections, completing, failures, mailbox, session
 from jobq.stores.postgres.caller_connections import Raw
-from jobq.stores.postgres.link import Link, LinkLost, Statement, StatementFailed
+from jobq.stores.postgres.link import LOST, Link, Statement, StatementFailed
 from jobq.stores.postgres.memory import PostgresMemory
 from jobq.stores.postgres.queries import SQL
 from jobq.stores.postgres.tx import PostgresTx
@@ -46,6 +46,7 @@ TRIES = 3
 MOST_WOKEN = 64
 """Sleeping workers that one call wakes at the most."""
 _MISSING = frozenset({"3F000", "42P01"})  # schema or table
+_UTF8 = "UTF8"
 
 _described: dict[str, Statement] = {}
 
@@ -192,21 +193,22 @@ class Caller:
         address, pgconn = self._store.address, raw.pgconn
         link = CallerLink(pgconn, _never(), pooled=True, described=_described)
         link.deadline = time.monotonic() + address.timeout
+        wakes = not caller_connections.two_phase(raw)
         pgconn.enter_pipeline_mode()
         try:
-            return self._tried(link, work)
-        except LinkLost as e:
+            return self._tried(link, work, wakes)
+        except LOST as e:
             pgconn.finish()  # nobody knows where the conversation with the server stopped
             raise StoreUnavailable(f"the connection of jobq.transaction() is lost: {e}") from e
         finally:
             if pgconn.status == pq.ConnStatus.OK:
                 pgconn.exit_pipeline_mode()
 
-    def _tried(self, link: CallerLink, work: Callable[[CallerTx], T]) -> T:
+    def _tried(self, link: CallerLink, work: Callable[[CallerTx], T], wakes: bool) -> T:
         tries = 0
         while True:
             try:
-                return self._once(link, work)
+                return self._once(link, work, wakes)
             except StatementFailed as e:
                 _undo(link)
                 tries += 1
@@ -214,13 +216,18 @@ class Caller:
                 if e.sqlstate in failures.AGAIN and not waited and tries < TRIES:
                     continue
                 raise self._translated(e) from e
+            except LOST:
+                raise
             except BaseException:
                 _undo(link)
                 raise
 
-    def _once(self, link: CallerLink, work: Callable[[CallerTx], T]) -> T:
+    def _once(self, link: CallerLink, work: Callable[[CallerTx], T], wakes: bool) -> T:
         store = self._store
+        encoding = (link.pgconn.parameter_status(b"client_encoding") or _UTF8.encode()).decode()
         link.command(b"SAVEPOINT jobq_call")
+        if encoding != _UTF8:
+            link.command(_set({"client_encoding": _UTF8}))
         wanted = session.of_caller(store.address)
         before = link.execute(_look(store.address.schema, tuple(wanted))).fetchone()
         assert before is not None
@@ -233,11 +240,14 @@ class Caller:
         isolation, *settings = before[1:]
         tx = CallerTx(link, *store.clock.read(), one_snapshot=isolation != "read committed")
         result = work(tx)
-        notices = tx.sleeping()
+        notices = tx.sleeping() if wakes else []
         tx.flush()
         if notices:
             mailbox.send(link, notices)
-        link.command(_set(dict(zip(wanted, settings, strict=True))))
+        restored = dict(zip(wanted, settings, strict=True))
+        if encoding != _UTF8:
+            restored["client_encoding"] = encoding
+        link.command(_set(restored))
         link.command(b"RELEASE SAVEPOINT jobq_call")
         link.wait()
         return result

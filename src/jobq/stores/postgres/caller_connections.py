@@ -111,6 +111,11 @@ def _must_begin(raw: Raw) -> bool:
     return True
 
 
+def two_phase(raw: Raw) -> bool:
+    """Whether the transaction will be prepared (`tpc_begin`), so that it must not send NOTIFY."""
+    return getattr(raw, "_tpc", None) is not None  # psycopg has no public name for it
+
+
 def _of_asyncio(connection: object) -> bool:
     return type(connection).__module__.startswith("sqlalchemy.ext.asyncio")
 

@@ -22,12 +22,10 @@ from collections.abc import Callable
 from enum import Enum
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import psycopg
-
 from jobq.errors import StoreUnavailable
 from jobq.stores.postgres import failures, mailbox, schema, session, waking
 from jobq.stores.postgres.connecting import connect
-from jobq.stores.postgres.link import Link, LinkLost, LinkStopped, StatementFailed
+from jobq.stores.postgres.link import LOST, Link, LinkStopped, StatementFailed
 from jobq.stores.relational.finish import finish
 from jobq.stores.relational.mailbox import Notice
 
@@ -46,8 +44,6 @@ LAST_RETRY_S = 5.0
 CHECK_S = 60.0
 """Seconds after which a connection that only waits for notifications is checked by a statement. The
 kernel finds a dead peer sooner (keepalives), but not a proxy that swallows packets."""
-LOST = (LinkLost, psycopg.Error)
-"""What a link raises when its connection is lost: libpq refuses to queue more then."""
 
 BEGIN = b"BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE"
 BEGIN_READ = b"BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"

@@ -54,7 +54,8 @@ def lock_s(address: Address) -> float:
 def settings(address: Address) -> dict[str, str]:
     """The settings of a session, or of each transaction if the server may change between them."""
     return {
-        "search_path": f"{address.schema},pg_catalog",
+        # Temporary tables come last: those of a caller may have the names of jobq's tables.
+        "search_path": f"{address.schema},pg_catalog,pg_temp",
         # Half a second before the client gives up and closes the connection.
         "statement_timeout": f"{address.timeout * 1000 - 500:.0f}",
         "lock_timeout": f"{lock_s(address) * 1000:.0f}",
