@@ -1,7 +1,8 @@
 """The connections of callers: psycopg's, SQLAlchemy's and Django's, each with a psycopg connection
 inside.
 
-SQLAlchemy and Django are recognised by the names of their modules, so jobq imports neither.
+Classes of SQLAlchemy and Django are recognised by their names, so jobq imports neither. Subclasses
+of them may be anywhere: applications, SQLModel and Flask-SQLAlchemy have sessions of their own.
 """
 
 from __future__ import annotations
@@ -21,10 +22,17 @@ _KNOWN = (
 )
 
 
+_ASYNC = frozenset({"AsyncSession", "AsyncConnection", "async_scoped_session"})
+_CLASSES = {
+    "sqlalchemy": frozenset({"Session", "Connection", "scoped_session"}) | _ASYNC,
+    "django": frozenset({"BaseDatabaseWrapper", "ConnectionProxy"}),
+}
+
+
 def check(connection: object) -> None:
     """ConfigError if jobq cannot use this kind of connection."""
     known = isinstance(connection, (psycopg.Connection, psycopg.AsyncConnection))
-    if not known and _library(connection) not in ("sqlalchemy", "django"):
+    if not known and not _library(connection):
         raise ConfigError(f"jobq.transaction({_shown(connection)}): give {_KNOWN}")
 
 
@@ -117,11 +125,19 @@ def two_phase(raw: Raw) -> bool:
 
 
 def _of_asyncio(connection: object) -> bool:
-    return type(connection).__module__.startswith("sqlalchemy.ext.asyncio")
+    return bool(_classes(connection, "sqlalchemy") & _ASYNC)
 
 
 def _library(connection: object) -> str:
-    return type(connection).__module__.partition(".")[0]
+    """The library whose connection or session this is; empty: none."""
+    return next((name for name in _CLASSES if _classes(connection, name)), "")
+
+
+def _classes(connection: object, library: str) -> frozenset[str]:
+    """Which classes of the library this is an instance of, among those that jobq can use."""
+    bases = type(connection).__mro__
+    found = {c.__name__ for c in bases if c.__module__.partition(".")[0] == library}
+    return _CLASSES[library] & found
 
 
 def _unusable(connection: object, raw: object) -> ConfigError:
