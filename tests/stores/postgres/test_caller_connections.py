@@ -161,7 +161,7 @@ class OwnSession(Session):
     """As an application, SQLModel or Flask-SQLAlchemy define it."""
 
 
-class OwnWrapper(DatabaseWrapper):
+class OwnWrapper(DatabaseWrapper):  # type: ignore[misc]
     """As packages define it that extend Django's PostgreSQL backend."""
 
 

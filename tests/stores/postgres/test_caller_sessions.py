@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import psycopg
 import pytest
@@ -58,7 +59,7 @@ async def test_temporary_tables_of_the_caller_do_not_hide_those_of_jobq(
     await add.enqueue(0)
 
     @queue.task
-    async def complete() -> None:
+    async def complete() -> Any:
         async with await psycopg.AsyncConnection.connect(url) as conn:
             for (name,) in ask(url, names + kinds, schema):
                 await conn.execute(f"create temp table {name} (like {schema}.{name})")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import psycopg
 
@@ -29,7 +30,7 @@ async def test_jobs_of_the_same_number_are_completed_beside_each_other(
 ) -> None:
     end = asyncio.Event()
 
-    async def complete() -> None:
+    async def complete() -> Any:
         async with await psycopg.AsyncConnection.connect(url) as conn:
             await current_job().complete_in(conn, "done")
             if current_job().id == "first":
