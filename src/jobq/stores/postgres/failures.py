@@ -35,7 +35,8 @@ _UNAVAILABLE = (
     "XX",  # internal
 )
 """Classes of errors that may be gone when the call is repeated later."""
-_MISSING = frozenset({"3F000", "42P01", "42703", "42883"})  # schema, table, column or function
+MISSING = frozenset({"3F000", "42P01", "42703", "42883"})  # schema, table, column or function
+"""Somebody has dropped the tables. What a handle knows of them is not true of those to come."""
 
 
 def translated(error: StatementFailed, store: str, schema: str) -> Exception:
@@ -48,7 +49,7 @@ def translated(error: StatementFailed, store: str, schema: str) -> Exception:
             f"the role that jobq uses at {store} lacks a right: {error}; "
             "docs/guide/postgresql.md lists the rights that it needs"
         )
-    elif error.sqlstate in _MISSING:
+    elif error.sqlstate in MISSING:
         found = ConfigError(
             f"the tables of jobq in the schema {schema!r} at {store} are missing or damaged: "
             f"{error}; restore them, or create them with `jq-ctl store migrate`"

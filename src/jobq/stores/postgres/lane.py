@@ -135,7 +135,7 @@ class Lane:
                 return self._once(request, deadline)
             except StatementFailed as e:
                 self._undo()
-                if e.sqlstate in failures.READ_ONLY:
+                if e.sqlstate in failures.READ_ONLY | failures.MISSING:
                     self._drop()
                 elif e.sqlstate in failures.AGAIN and tries < TRIES and self._can_wait(e, deadline):
                     tries += 1
@@ -225,7 +225,7 @@ class Lane:
         schema.check(found.oldest, link, owner.address)
         link.command(b"COMMIT")
         link.wait()
-        owner.incarnation = found.incarnation
+        owner.incarnation, owner.log = found.incarnation, found.log or owner.log
         owner.clock.looked(found.server_s, found.sent, found.received, found.clock, found.latest)
 
     def _undo(self) -> None:
@@ -281,6 +281,7 @@ class Lane:
             raise
         self._failures = 0
         if self._lost and owner.replaced is not None:
+            owner.incarnation = ""  # look again
             owner.replaced()
         if self._lost and self._listens and owner.listening and owner.relisten is not None:
             self._lost = False

@@ -25,7 +25,8 @@ SELECT extract(epoch FROM clock_timestamp())::float8,
     to_hex(hashtextextended(pg_postmaster_start_time()::text, 0)),
     (SELECT value FROM meta WHERE name = 'clock'),
     ({LATEST}),
-    (SELECT value FROM meta WHERE name = 'oldest')
+    (SELECT value FROM meta WHERE name = 'oldest'),
+    (SELECT value FROM meta WHERE name = 'log')
 """
 
 
@@ -44,6 +45,8 @@ class Look(NamedTuple):
     """The latest time in the event log."""
     oldest: str | None
     """The oldest layout whose code can work on the tables."""
+    log: str | None
+    """The id of the event log."""
 
 
 def lock_s(address: Address) -> float:
