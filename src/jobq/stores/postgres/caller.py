@@ -66,7 +66,7 @@ class CallerTx(PostgresTx):
     def __init__(self, link: Link, now: int, ahead: int, *, one_snapshot: bool) -> None:
         """`one_snapshot`: the transaction is REPEATABLE READ or SERIALIZABLE."""
         super().__init__(link, now, PostgresMemory(), ahead, writes=False)
-        self._one_snapshot = one_snapshot
+        self.one_snapshot = one_snapshot
         self._own: set[tuple[int, str]] = set()  # jobs that this call has put
 
     def use_queue(self, name: QueueName) -> None:
@@ -79,7 +79,7 @@ class CallerTx(PostgresTx):
         row = self.queue(name)
         if row is not None and row.listed:
             return row
-        if self._one_snapshot:
+        if self.one_snapshot:
             raise ConfigError(
                 f"queue {name.queue!r} was created after the snapshot of this transaction: roll "
                 "the transaction back and repeat it"
@@ -97,7 +97,7 @@ class CallerTx(PostgresTx):
         if inserted == len(rows):
             self._own.update((row.qid, row.id) for row in rows)
         given = [row._replace(state=COMPLETED) for row in rows if row.flags & GIVEN]
-        if self._one_snapshot and inserted and given:
+        if self.one_snapshot and inserted and given:
             self._try_ids(given)
         return inserted
 
@@ -279,7 +279,16 @@ def _put(tx: CallerTx, specs: Sequence[JobSpec]) -> list[PutResult]:
 
 def _complete(tx: CallerTx, lease: LeaseRef, result: bytes | None) -> None:
     tx.use_queue(lease.queue)
-    completing.complete(tx, lease, result)
+    try:
+        completing.complete(tx, lease, result)
+    except StatementFailed as e:
+        if not (tx.one_snapshot and e.sqlstate == failures.SERIALIZATION):
+            raise
+        raise StoreUnavailable(
+            f"job {lease.id} was not completed: its lease was renewed after the snapshot of your "
+            "transaction; at REPEATABLE READ and SERIALIZABLE, call complete_in first in the "
+            f"transaction ({e})"
+        ) from e
 
 
 def _postponed(spec: JobSpec) -> JobSpec:

@@ -16,6 +16,7 @@ AGAIN = frozenset(
 )
 """The call met another one. It changed nothing, and is repeated."""
 LOCK_TIMEOUT = "55P03"
+SERIALIZATION = "40001"
 READ_ONLY = frozenset(
     {
         "25006",  # a statement that writes
