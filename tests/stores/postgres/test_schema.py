@@ -34,7 +34,9 @@ select format('%%s %%s', case c.relkind when 'r' then 'table' when 'p' then 'par
         when 'S' then 'sequence' when 'v' then 'view' else c.relkind::text end, c.relname)
     || case c.relpersistence when 'u' then ' unlogged' else '' end
     || coalesce(' ' || pg_get_expr(c.relpartbound, c.oid), '')
-    || coalesce(' ' || c.reloptions::text, ''),
+    || coalesce(' ' || c.reloptions::text, '')
+    || case c.relreplident when 'f' then ' identified by all columns'
+        when 'i' then ' identified by an index' else '' end,
     c.relname, 0, ''
 from pg_class c
 where c.relnamespace = %(schema)s::regnamespace and c.relkind in ('r', 'p', 'S', 'v')
