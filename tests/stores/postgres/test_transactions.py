@@ -249,6 +249,20 @@ async def _works(queue: Queue, add: Any) -> int:
     return (await events(queue)).count("completed")
 
 
+async def test_calls_that_are_made_at_the_same_time_take_turns(queue: Queue, url: str) -> None:
+    add = add_to(queue)
+    async with await psycopg.AsyncConnection.connect(url) as conn:
+        for _ in range(2):  # the first call begins the transaction
+            async with transaction(conn):
+                jobs, _ = await asyncio.gather(
+                    asyncio.gather(*(add.enqueue(n) for n in range(20))),
+                    asyncio.gather(*(conn.execute("select pg_sleep(0.001)") for _ in range(20))),
+                )
+        await conn.commit()
+    assert len(await ids(queue)) == 40
+    assert {job.id for job in jobs} <= await ids(queue)
+
+
 # ── refused ───────────────────────────────────────────────────────────────────────────────────────
 
 

@@ -13,9 +13,10 @@ import asyncio
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from functools import cache
-from typing import TYPE_CHECKING, TypeVar
+from functools import cache, partial
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import psycopg
 from msgspec.structs import replace
@@ -43,6 +44,8 @@ T = TypeVar("T")
 
 TRIES = 3
 """How often a call is repeated that met another transaction."""
+MOST_THREADS = 1000
+"""Calls of event loops that run at the same time: more than a server has connections."""
 MOST_WOKEN = 64
 """Sleeping workers that one call wakes at the most."""
 _MISSING = frozenset({"3F000", "42P01"})  # schema or table
@@ -171,22 +174,24 @@ class Caller:
             raise
 
     def _blocking(self, work: Callable[[CallerTx], T]) -> T:
-        raw = caller_connections.begun(self._connection)
-        with raw.lock:
-            return self._run(raw, work)
+        return self._locked(caller_connections.blocking(self._connection), work)
+
+    def _locked(self, raw: psycopg.Connection[Any], work: Callable[[CallerTx], T]) -> T:
+        while True:
+            with raw.lock:
+                if not caller_connections.must_begin(raw):
+                    return self._run(raw, work)
+            raw.execute("SELECT 1")  # psycopg sends BEGIN first
 
     async def _awaited(self, work: Callable[[CallerTx], T]) -> T:
-        raw = await caller_connections.begun_async(self._connection)
+        raw = await caller_connections.awaited(self._connection)
         if isinstance(raw, psycopg.Connection):
-            blocking = raw
-
-            def locked() -> T:
-                with blocking.lock:
-                    return self._run(blocking, work)
-
-            return await _in_thread(locked)
-        async with raw.lock:
-            return await _in_thread(lambda: self._run(raw, work))
+            return await _in_thread(partial(self._locked, raw, work))
+        while True:
+            async with raw.lock:
+                if not caller_connections.must_begin(raw):
+                    return await _in_thread(partial(self._run, raw, work))
+            await raw.execute("SELECT 1")
 
     def _run(self, raw: Raw, work: Callable[[CallerTx], T]) -> T:
         """Run a call on the connection, which nobody else uses meanwhile."""
@@ -329,10 +334,22 @@ def _never() -> int:
     return reading
 
 
+@cache
+def _threads() -> ThreadPoolExecutor:
+    """The threads of calls from event loops. Each call has a connection of its own.
+
+    The loop's own executor has few threads: calls that wait for another transaction would keep that
+    one from going on."""
+    return ThreadPoolExecutor(MOST_THREADS, thread_name_prefix="jobq-transaction")
+
+
+os.register_at_fork(after_in_child=_threads.cache_clear)  # a child has no thread of its parent
+
+
 async def _in_thread(work: Callable[[], T]) -> T:
     """Run blocking work in a thread. A cancelled caller waits for its end, which is bounded: the
     connection must not be used by two."""
-    future = asyncio.get_running_loop().run_in_executor(None, work)
+    future = asyncio.get_running_loop().run_in_executor(_threads(), work)
     try:
         return await asyncio.shield(future)
     except asyncio.CancelledError:

@@ -36,11 +36,8 @@ def check(connection: object) -> None:
         raise ConfigError(f"jobq.transaction({_shown(connection)}): give {_KNOWN}")
 
 
-def begun(connection: Any) -> psycopg.Connection[Any]:
-    """The psycopg connection inside a blocking connection. Its transaction has begun.
-
-    ConfigError if no transaction is open and none begins by itself.
-    """
+def blocking(connection: Any) -> psycopg.Connection[Any]:
+    """The psycopg connection inside a blocking connection."""
     if isinstance(connection, psycopg.AsyncConnection) or _of_asyncio(connection):
         raise ConfigError(
             f"jobq.transaction({_shown(connection)}): an async connection works with `await "
@@ -49,20 +46,14 @@ def begun(connection: Any) -> psycopg.Connection[Any]:
     raw = _blocking(connection)
     if not isinstance(raw, psycopg.Connection):
         raise _unusable(connection, raw)
-    if _must_begin(raw):
-        raw.execute("SELECT 1")  # psycopg sends BEGIN first
     return raw
 
 
-async def begun_async(connection: Any) -> Raw:
+async def awaited(connection: Any) -> Raw:
     """The same for a connection of any kind, from an event loop."""
     raw = await _awaited(connection)
-    if isinstance(raw, psycopg.Connection):
-        return begun(raw)
-    if not isinstance(raw, psycopg.AsyncConnection):
+    if not isinstance(raw, (psycopg.Connection, psycopg.AsyncConnection)):
         raise _unusable(connection, raw)
-    if _must_begin(raw):
-        await raw.execute("SELECT 1")
     return raw
 
 
@@ -95,8 +86,12 @@ async def _awaited(connection: Any) -> Any:
     return (await connection.get_raw_connection()).driver_connection
 
 
-def _must_begin(raw: Raw) -> bool:
-    """Whether the transaction has not begun yet, and psycopg begins it with the next statement."""
+def must_begin(raw: Raw) -> bool:
+    """Whether the transaction has not begun yet, and psycopg begins it with the next statement.
+
+    The caller has locked the connection: while other tasks use it, it looks busy. ConfigError if no
+    transaction is open and none begins by itself.
+    """
     if raw.closed:
         raise ConfigError("jobq.transaction(): the connection is closed")
     status = raw.pgconn.transaction_status
