@@ -27,7 +27,7 @@ from jobq.errors import ConfigError, StoreUnavailable
 from jobq.stores.base import QueueRemoved
 from jobq.stores.postgres import caller_connections, completing, failures, mailbox, session
 from jobq.stores.postgres.caller_connections import Raw
-from jobq.stores.postgres.link import LOST, Link, Statement, StatementFailed
+from jobq.stores.postgres.link import LOST, Link, Reply, Statement, StatementFailed
 from jobq.stores.postgres.memory import PostgresMemory
 from jobq.stores.postgres.queries import SQL
 from jobq.stores.postgres.tx import PostgresTx
@@ -56,6 +56,16 @@ _described: dict[str, Statement] = {}
 
 class CallerLink(Link):
     """A caller's connection, while a call uses it. Notifications go to the caller."""
+
+    def __init__(self, pgconn: Any, timeout: float) -> None:
+        """`timeout`: seconds of one round trip. A call that stores a large flow makes many, and the
+        transaction of the caller would be lost if all of them together had a deadline."""
+        super().__init__(pgconn, _never(), pooled=True, described=_described)
+        self._timeout = timeout
+
+    def wait(self, reply: Reply | None = None) -> None:
+        self.deadline = time.monotonic() + self._timeout
+        super().wait(reply)
 
     def _deliver(self) -> None:
         while (notify := self.pgconn.notifies()) is not None:
@@ -196,8 +206,7 @@ class Caller:
     def _run(self, raw: Raw, work: Callable[[CallerTx], T]) -> T:
         """Run a call on the connection, which nobody else uses meanwhile."""
         address, pgconn = self._store.address, raw.pgconn
-        link = CallerLink(pgconn, _never(), pooled=True, described=_described)
-        link.deadline = time.monotonic() + address.timeout
+        link = CallerLink(pgconn, address.timeout)
         wakes = not caller_connections.two_phase(raw)
         pgconn.enter_pipeline_mode()
         try:
