@@ -80,6 +80,34 @@ async def test_a_rollback_fails_the_run(queue: Queue, url: str) -> None:
     assert effects(url) == 1
 
 
+@pytest.mark.parametrize("kind", ["async", "plain"])
+async def test_a_handler_may_repeat_its_transaction(queue: Queue, url: str, kind: str) -> None:
+    @queue.task(retry=0)
+    async def work() -> None:
+        async with await psycopg.AsyncConnection.connect(url) as conn:
+            for end in (conn.rollback, conn.commit):  # as after a serialization failure
+                await conn.execute("insert into effects values ('x')")
+                await current_job().complete_in(conn, end.__name__)
+                await end()
+            with pytest.raises(InvalidJob, match="was completed before"):
+                await current_job().complete_in(conn)
+
+    @queue.task(retry=0)
+    def plain() -> Any:
+        with psycopg.connect(url) as conn:
+            for end in (conn.rollback, conn.commit):
+                conn.execute("insert into effects values ('x')")
+                current_job().sync.complete_in(conn, end.__name__)
+                end()
+            with pytest.raises(InvalidJob, match="was completed before"):
+                current_job().sync.complete_in(conn)
+
+    async with Worker(queue):
+        job = await (work if kind == "async" else plain).enqueue()
+        assert await job.result(timeout=PATIENCE_S) == "commit"
+    assert effects(url) == 1
+
+
 async def test_a_savepoint_that_is_released_completes_the_job(queue: Queue, url: str) -> None:
     @queue.task
     async def work() -> Any:
