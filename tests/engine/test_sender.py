@@ -166,6 +166,27 @@ async def test_a_store_that_is_away_is_told_to_every_caller_and_forgotten(
     assert (await sender.put(bench.spec("work", 1))).state is State.WAITING
 
 
+class _Odd(Exception):
+    """An error that cannot be copied: its arguments are not those of its constructor."""
+
+    def __init__(self, code: str, message: str) -> None:
+        super().__init__(f"{message} ({code})")
+
+
+async def test_an_error_that_cannot_be_copied_is_told_to_every_caller(
+    bench: Bench, line: Proxy
+) -> None:
+    async def before(method: str, args: object) -> None:
+        raise _Odd("7", "broken")
+
+    line.before = before
+    sender = Sender(line)  # type: ignore[arg-type]
+    puts = asyncio.gather(
+        *(sender.put(bench.spec("work", n)) for n in range(5)), return_exceptions=True
+    )
+    assert [type(result) for result in await asyncio.wait_for(puts, 5)] == [_Odd] * 5
+
+
 async def test_a_caller_that_gave_up_before_its_turn_puts_nothing(
     bench: Bench, line: Proxy
 ) -> None:

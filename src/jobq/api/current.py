@@ -257,8 +257,6 @@ class CurrentJob:
                 f"complete_in: job {self.id} ({self.name}) is stored in {run.store.url}; this "
                 "needs a queue that is stored in PostgreSQL"
             )
-        if run.completing:
-            raise InvalidJob(f"complete_in: job {self.id} ({self.name}) was completed before")
         return transactional.join(connection), run.encode(result, "the result")
 
     def _begin(self, name: str, fn: Callable[..., Any]) -> Step:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import copy
 
+from jobq.client.raising import fail_each
 from jobq.core.records import JobKey, JobRecord
 from jobq.stores.base import Store
 
@@ -61,10 +61,7 @@ class Reader:
         try:
             records = await self._store.get([job for job, _ in batch]) if batch else []
         except Exception as error:
-            for _, future in batch:
-                if not future.done():
-                    # A copy for each: a shared exception would collect all their tracebacks.
-                    future.set_exception(copy.copy(error).with_traceback(error.__traceback__))
+            fail_each((future for _, future in batch), error)
         except BaseException:
             for _, future in batch:
                 future.cancel()

@@ -12,13 +12,13 @@ jobs is that of a single put.
 from __future__ import annotations
 
 import asyncio
-import copy
 import weakref
 from collections import deque
 from collections.abc import Sequence
 
 import msgspec
 
+from jobq.client.raising import fail_each
 from jobq.core.records import JobSpec, PutResult
 from jobq.errors import JobqError, StoreUnavailable
 from jobq.stores.base import Store, pipeline_of
@@ -173,11 +173,9 @@ def _resolve(batch: list[_Waiter], results: list[PutResult]) -> None:
 
 
 def _fail(batch: list[_Waiter], error: BaseException) -> None:
-    """Raise the error in each caller. Each gets a copy: a shared exception would collect all their
-    tracebacks."""
+    """Raise the error in each caller, or cancel all of them."""
+    if isinstance(error, Exception):
+        fail_each((future for _, future in batch), error)
+        return
     for _, future in batch:
-        if not future.done():
-            if isinstance(error, Exception):
-                future.set_exception(copy.copy(error).with_traceback(error.__traceback__))
-            else:
-                future.cancel()
+        future.cancel()

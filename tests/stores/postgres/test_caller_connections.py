@@ -13,6 +13,7 @@ import sqlalchemy
 from django.conf import settings
 from django.db import connections
 from django.db import transaction as django_transaction
+from django.db.backends.postgresql.base import DatabaseWrapper
 from django.db.utils import ConnectionHandler
 from sqlalchemy.orm import Session, scoped_session, sessionmaker
 
@@ -154,3 +155,52 @@ def test_djangos_connection_commits_jobs_and_rows_together(
     assert stored(queue, url) == (1, 1)
     with transaction(django_database), pytest.raises(ConfigError, match=r"transaction\.atomic"):
         add.sync.enqueue(3)
+
+
+class OwnSession(Session):
+    """As an application, SQLModel or Flask-SQLAlchemy define it."""
+
+
+class OwnWrapper(DatabaseWrapper):  # type: ignore[misc]
+    """As packages define it that extend Django's PostgreSQL backend."""
+
+
+def test_subclasses_of_an_application_are_recognised(
+    queue: Queue, url: str, django_database: Any
+) -> None:
+    add = add_to(queue)
+    engine = sqlalchemy.create_engine(of_sqlalchemy(url))
+    with OwnSession(engine) as session, transaction(session):
+        add.sync.enqueue(1)
+        session.commit()
+    engine.dispose()
+    wrapper = OwnWrapper(django_database.settings_dict, "own")
+    wrapper.set_autocommit(False)
+    with transaction(wrapper):
+        add.sync.enqueue(1)
+    wrapper.commit()
+    wrapper.close()
+    assert stored(queue, url) == (2, 0)
+
+
+async def test_subclasses_of_async_sessions_are_recognised(
+    queue: Queue, url: str, of_asyncio: Any
+) -> None:
+    add = add_to(queue)
+    engine = of_asyncio.create_async_engine(of_sqlalchemy(url))
+    own = type("OwnAsyncSession", (of_asyncio.AsyncSession,), {"__module__": "app"})
+    async with queue, own(engine) as session:
+        async with transaction(session):
+            await add.enqueue(1)
+        await session.commit()
+        assert (await queue.counts())[State.WAITING] == 1
+    await engine.dispose()
+
+
+def test_other_objects_of_these_libraries_are_refused_with_words(queue: Queue, url: str) -> None:
+    add = add_to(queue)
+    engine = sqlalchemy.create_engine(of_sqlalchemy(url))
+    for wrong in (engine, sessionmaker(engine), connections):
+        with transaction(wrong), pytest.raises(ConfigError, match="give a connection of psycopg 3"):
+            add.sync.enqueue(1)
+    engine.dispose()

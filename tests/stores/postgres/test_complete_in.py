@@ -10,7 +10,17 @@ from typing import Any
 import psycopg
 import pytest
 
-from jobq import ConfigError, InvalidJob, LeaseLost, Queue, State, Unique, Worker, current_job
+from jobq import (
+    ConfigError,
+    InvalidJob,
+    LeaseLost,
+    Queue,
+    State,
+    StoreUnavailable,
+    Unique,
+    Worker,
+    current_job,
+)
 from jobq.core.records import Claim, Complete, LeaseRef, QueueName
 from jobq.stores import open_store
 from jobq.stores.postgres import completing
@@ -70,6 +80,34 @@ async def test_a_rollback_fails_the_run(queue: Queue, url: str) -> None:
     assert effects(url) == 1
 
 
+@pytest.mark.parametrize("kind", ["async", "plain"])
+async def test_a_handler_may_repeat_its_transaction(queue: Queue, url: str, kind: str) -> None:
+    @queue.task(retry=0)
+    async def work() -> None:
+        async with await psycopg.AsyncConnection.connect(url) as conn:
+            for end in (conn.rollback, conn.commit):  # as after a serialization failure
+                await conn.execute("insert into effects values ('x')")
+                await current_job().complete_in(conn, end.__name__)
+                await end()
+            with pytest.raises(InvalidJob, match="was completed before"):
+                await current_job().complete_in(conn)
+
+    @queue.task(retry=0)
+    def plain() -> Any:
+        with psycopg.connect(url) as conn:
+            for end in (conn.rollback, conn.commit):
+                conn.execute("insert into effects values ('x')")
+                current_job().sync.complete_in(conn, end.__name__)
+                end()
+            with pytest.raises(InvalidJob, match="was completed before"):
+                current_job().sync.complete_in(conn)
+
+    async with Worker(queue):
+        job = await (work if kind == "async" else plain).enqueue()
+        assert await job.result(timeout=PATIENCE_S) == "commit"
+    assert effects(url) == 1
+
+
 async def test_a_savepoint_that_is_released_completes_the_job(queue: Queue, url: str) -> None:
     @queue.task
     async def work() -> Any:
@@ -105,6 +143,35 @@ async def test_a_savepoint_that_is_rolled_back_fails_the_run_and_keeps_the_rest(
     assert written == [("inside", 1), ("outside", 2)]
     kinds = [str(e.kind) async for e in queue.events(after="0", follow=False) if e.job]
     assert kinds.count("completed") == 1
+
+
+@pytest.mark.parametrize("first", [True, False], ids=["first", "last"])
+async def test_a_transaction_with_one_snapshot_must_complete_the_job_first(
+    queue: Queue, url: str, store: str, first: bool
+) -> None:
+    renew = f"update {store.rpartition('=')[2]}.jobs_hot set at_ms = at_ms + 1"
+    problem = ""
+
+    @queue.task(retry=0)
+    async def work() -> Any:
+        nonlocal problem
+        async with await psycopg.AsyncConnection.connect(url) as conn:
+            await conn.set_isolation_level(psycopg.IsolationLevel.REPEATABLE_READ)
+            if first:
+                await current_job().complete_in(conn, "done")
+            await conn.execute("insert into effects values ('x')")
+            if not first:
+                ask(url, renew)
+                with pytest.raises(StoreUnavailable) as raised:
+                    await current_job().complete_in(conn, "done")
+                problem = str(raised.value)
+                raise raised.value
+            await conn.commit()
+
+    async with Worker(queue):
+        info = await (await work.enqueue()).wait(timeout=PATIENCE_S)
+    assert (info.state, effects(url)) == ((State.COMPLETED, 1) if first else (State.FAILED, 0))
+    assert first or "call complete_in first in the transaction" in problem
 
 
 async def test_an_error_after_the_commit_leaves_the_job_completed(

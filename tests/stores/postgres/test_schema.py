@@ -10,8 +10,10 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
 
+from jobq import Queue, Worker, transaction
 from jobq.errors import ConfigError, CorruptStore
 from jobq.stores import open_store
 from jobq.stores.postgres import schema
@@ -20,7 +22,9 @@ from jobq.stores.postgres.connection import Connections
 from jobq.stores.postgres.lane import Kind
 from jobq.stores.postgres.store import PostgresStore
 from tests.stores.postgres import servers
+from tests.stores.postgres.callers import add_to, ids
 from tests.stores.postgres.servers import FAST, Server, ask
+from tests.waiting import PATIENCE_S
 
 GOLDEN = Path(__file__).parent / "schema.txt"
 """The schema that the migrations make. `JQ_GOLDEN=write` writes it."""
@@ -30,7 +34,9 @@ select format('%%s %%s', case c.relkind when 'r' then 'table' when 'p' then 'par
         when 'S' then 'sequence' when 'v' then 'view' else c.relkind::text end, c.relname)
     || case c.relpersistence when 'u' then ' unlogged' else '' end
     || coalesce(' ' || pg_get_expr(c.relpartbound, c.oid), '')
-    || coalesce(' ' || c.reloptions::text, ''),
+    || coalesce(' ' || c.reloptions::text, '')
+    || case c.relreplident when 'f' then ' identified by all columns'
+        when 'i' then ' identified by an index' else '' end,
     c.relname, 0, ''
 from pg_class c
 where c.relnamespace = %(schema)s::regnamespace and c.relkind in ('r', 'p', 'S', 'v')
@@ -104,6 +110,26 @@ async def test_a_schema_of_another_name_has_the_same_tables(url: str) -> None:
     await migrated(f"{url}?schema=elsewhere")
     assert catalog(url, "elsewhere").replace("elsewhere.", "jobq.") == GOLDEN.read_text()
     assert ask(url, "select to_regnamespace('jobq')") == [(None,)]
+
+
+@pytest.mark.parametrize("name", ["user", "order", "default", "authorization", "_"])
+async def test_a_schema_may_have_the_name_of_a_word_of_sql(server: Server, name: str) -> None:
+    database = server.url_of("words")
+    if not ask(server.url, "select 1 from pg_database where datname = 'words'"):
+        ask(server.url, "create database words")
+    url = f"{database}?schema={name}"
+    async with Queue("work", url) as queue, Worker(queue):
+        add = add_to(queue)
+        assert await add.call(1) == 2
+        async with await psycopg.AsyncConnection.connect(database) as conn:
+            async with transaction(conn):
+                job = await add.enqueue(2)
+            await conn.commit()
+        assert await job.result(timeout=PATIENCE_S) == 3
+    ask(database, f'drop schema "{name}" cascade')
+    ask(database, schema.script(parse(url), 0))
+    async with Queue("work", f"{url}&migrate=no") as queue:
+        assert await ids(queue) == set()
 
 
 async def test_starters_at_the_same_time_migrate_once(url: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
@@ -60,6 +61,29 @@ async def test_a_unique_lock_that_another_open_transaction_holds_is_a_lock_timeo
             assert (second.duplicate, second.id) == (True, first.id)
         await two.commit()
     assert await ids(queue) == {first.id}
+
+
+async def test_a_call_that_waits_does_not_hold_up_the_one_that_it_waits_for(
+    queue: Queue, url: str
+) -> None:
+    loop = asyncio.get_running_loop()
+    loop.set_default_executor(ThreadPoolExecutor(1))  # as busy as that of a small machine
+    add = add_to(queue)
+    async with (
+        await psycopg.AsyncConnection.connect(url) as one,
+        await psycopg.AsyncConnection.connect(url) as two,
+    ):
+        async with transaction(one):
+            await add.options(id="same").enqueue(1)
+        async with transaction(two):
+            waits = asyncio.create_task(add.options(id="same").enqueue(1))
+            waiting = "select 1 from pg_stat_activity where wait_event_type = 'Lock'"
+            await until(lambda: bool(ask(url, waiting)), "the second call to wait")
+        async with transaction(one), asyncio.timeout(2):  # less than a call waits for a lock
+            await add.enqueue(2)
+        await one.commit()
+        assert (await waits).duplicate
+        await two.commit()
 
 
 @pytest.mark.parametrize("mode", ["simple", "throttle", "debounce", "keep_last"])

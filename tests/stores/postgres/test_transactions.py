@@ -205,6 +205,24 @@ async def test_a_flow_is_stored_whole_by_the_commit(queue: Queue, url: str) -> N
         assert await last.result(timeout=PATIENCE_S) == 12
 
 
+async def test_a_large_flow_may_take_longer_than_one_statement(url: str, store: str) -> None:
+    schema = store.rpartition("=")[2]
+    async with Queue("work", f"{store}&timeout=1") as queue:
+        add = add_to(queue)
+        await add.enqueue(0)
+        slow = f"create function {schema}.slow() returns trigger language plpgsql as "
+        ask(url, slow + "$$ begin perform pg_sleep(0.3); return new; end $$")
+        each = f"before insert on {schema}.jobs_hot for each row execute function {schema}.slow()"
+        ask(url, f"create trigger slow {each}")
+        async with await psycopg.AsyncConnection.connect(url) as conn:
+            async with transaction(conn), queue.flow() as flow:
+                last = flow.add(add, 1)
+                for _ in range(4):
+                    last = flow.add(add, last.ref)
+            await conn.commit()
+        assert len(await ids(queue)) == 6
+
+
 async def test_keyed_jobs_keep_their_order_and_lock_no_key(url: str, store: str) -> None:
     async with Queue("keyed", store, mode="keyed") as queue:
         seen: list[int] = []
@@ -247,6 +265,20 @@ async def _works(queue: Queue, add: Any) -> int:
         for job in jobs:
             await job.result(timeout=PATIENCE_S)
     return (await events(queue)).count("completed")
+
+
+async def test_calls_that_are_made_at_the_same_time_take_turns(queue: Queue, url: str) -> None:
+    add = add_to(queue)
+    async with await psycopg.AsyncConnection.connect(url) as conn:
+        for _ in range(2):  # the first call begins the transaction
+            async with transaction(conn):
+                jobs, _ = await asyncio.gather(
+                    asyncio.gather(*(add.enqueue(n) for n in range(20))),
+                    asyncio.gather(*(conn.execute("select pg_sleep(0.001)") for _ in range(20))),
+                )
+        await conn.commit()
+    assert len(await ids(queue)) == 40
+    assert {job.id for job in jobs} <= await ids(queue)
 
 
 # ── refused ───────────────────────────────────────────────────────────────────────────────────────

@@ -35,7 +35,8 @@ class CallerTransaction(Protocol):
         ...
 
     def complete(self, lease: LeaseRef, result: bytes | None) -> None:
-        """Complete the job of a lease. LeaseLost if the lease is not held any more. Blocks.
+        """Complete the job of a lease. LeaseLost if the lease is not held any more. InvalidJob if
+        it has completed the job before, in a transaction that was not rolled back. Blocks.
 
         Only the job's own row is locked and changed. What follows from its end happens after the
         commit: by the next `settle` with this lease, or by a tick.

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 from urllib.parse import parse_qsl, urlsplit
 
@@ -28,6 +28,8 @@ TIMEOUT_S = 10.0
 """Seconds that one call may take. Calls are bounded, and take milliseconds on a healthy server. A
 longer time would only delay the discovery of a connection that is half-open."""
 
+_LISTS = ("host", "hostaddr", "port")
+"""Options of libpq with a value for each server, separated by commas."""
 _OWN = ("schema", "migrate", "listen", "timeout")
 _REFUSED = {
     "client_encoding": "jobq always uses UTF8",
@@ -35,10 +37,12 @@ _REFUSED = {
     "connect_timeout": "write timeout=seconds, which is also the time of one call",
 }
 _SCHEMA = re.compile(r"[a-z_][a-z0-9_]{0,62}", re.ASCII)
-"""Names that need no quotes, so that every tool spells them in the same way."""
+"""Names that need no quotes, unless they are words of SQL: every tool spells them in one way."""
 
 _DEFAULTS = {
     "application_name": "jobq",
+    # A role, a database or PGCLIENTENCODING may ask for another one.
+    "client_encoding": "UTF8",
     # The kernel finds a peer that is gone after 10 + 3 × 5 s without traffic, or after 10 s in
     # which it did not acknowledge what was sent.
     "keepalives_idle": "10",
@@ -64,7 +68,7 @@ class Address(NamedTuple):
 
         With one string for all of them, libpq would not go on from a host that never replies.
         """
-        names = [n for n in ("host", "hostaddr", "port") if self.options.get(n)]
+        names = [n for n in _LISTS if self.options.get(n)]
         lists = {name: self.options[name].split(",") for name in names}
         most = max((len(values) for values in lists.values()), default=1)
         for i in range(most):
@@ -88,10 +92,13 @@ def parse(url: str) -> Address:
             "write %2F, %3F or %23 instead"
         )
     parts = urlsplit(url)
-    given = dict(parse_qsl(parts.query, keep_blank_values=True))
+    listed = parse_qsl(parts.query, keep_blank_values=True)
+    given = dict(listed)
     _check_names(url, given)
+    _check_once(url, [name for name, _ in listed])
     own = {name: given.pop(name) for name in _OWN if name in given}
     options = {**_DEFAULTS, **_of_libpq(url), **given}
+    _check_servers(url, options)
     if "," in options.get("host", ""):
         # One of several servers is the primary: a standby refuses all writes.
         options.setdefault("target_session_attrs", "read-write")
@@ -129,6 +136,24 @@ def _check_names(url: str, given: Mapping[str, str]) -> None:
             raise ConfigError(
                 f"{shown(url)!r} has the unknown option {name!r}: {hint} "
                 "All options of libpq, such as sslmode, are known too"
+            )
+
+
+def _check_once(url: str, names: Sequence[str]) -> None:
+    for name in names:
+        if names.count(name) > 1:
+            raise ConfigError(f"{shown(url)!r} has the option {name!r} twice: write it once")
+
+
+def _check_servers(url: str, options: Mapping[str, str]) -> None:
+    """Hosts, addresses and ports belong together: as many of each, or one for all."""
+    counts = {name: options[name].count(",") + 1 for name in _LISTS if options.get(name)}
+    most = max(counts, key=lambda name: counts[name], default="")
+    for name, n in counts.items():
+        if n not in (1, counts[most]):
+            raise ConfigError(
+                f"{shown(url)!r} has {n} values for {name} and {counts[most]} for {most}: write "
+                "one for each server"
             )
 
 

@@ -13,9 +13,10 @@ import asyncio
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from functools import cache
-from typing import TYPE_CHECKING, TypeVar
+from functools import cache, partial
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import psycopg
 from msgspec.structs import replace
@@ -26,7 +27,7 @@ from jobq.errors import ConfigError, StoreUnavailable
 from jobq.stores.base import QueueRemoved
 from jobq.stores.postgres import caller_connections, completing, failures, mailbox, session
 from jobq.stores.postgres.caller_connections import Raw
-from jobq.stores.postgres.link import Link, LinkLost, Statement, StatementFailed
+from jobq.stores.postgres.link import LOST, Link, Reply, Statement, StatementFailed
 from jobq.stores.postgres.memory import PostgresMemory
 from jobq.stores.postgres.queries import SQL
 from jobq.stores.postgres.tx import PostgresTx
@@ -43,15 +44,28 @@ T = TypeVar("T")
 
 TRIES = 3
 """How often a call is repeated that met another transaction."""
+MOST_THREADS = 1000
+"""Calls of event loops that run at the same time: more than a server has connections."""
 MOST_WOKEN = 64
 """Sleeping workers that one call wakes at the most."""
 _MISSING = frozenset({"3F000", "42P01"})  # schema or table
+_UTF8 = "UTF8"
 
 _described: dict[str, Statement] = {}
 
 
 class CallerLink(Link):
     """A caller's connection, while a call uses it. Notifications go to the caller."""
+
+    def __init__(self, pgconn: Any, timeout: float) -> None:
+        """`timeout`: seconds of one round trip. A call that stores a large flow makes many, and the
+        transaction of the caller would be lost if all of them together had a deadline."""
+        super().__init__(pgconn, _never(), pooled=True, described=_described)
+        self._timeout = timeout
+
+    def wait(self, reply: Reply | None = None) -> None:
+        self.deadline = time.monotonic() + self._timeout
+        super().wait(reply)
 
     def _deliver(self) -> None:
         while (notify := self.pgconn.notifies()) is not None:
@@ -65,7 +79,7 @@ class CallerTx(PostgresTx):
     def __init__(self, link: Link, now: int, ahead: int, *, one_snapshot: bool) -> None:
         """`one_snapshot`: the transaction is REPEATABLE READ or SERIALIZABLE."""
         super().__init__(link, now, PostgresMemory(), ahead, writes=False)
-        self._one_snapshot = one_snapshot
+        self.one_snapshot = one_snapshot
         self._own: set[tuple[int, str]] = set()  # jobs that this call has put
 
     def use_queue(self, name: QueueName) -> None:
@@ -78,7 +92,7 @@ class CallerTx(PostgresTx):
         row = self.queue(name)
         if row is not None and row.listed:
             return row
-        if self._one_snapshot:
+        if self.one_snapshot:
             raise ConfigError(
                 f"queue {name.queue!r} was created after the snapshot of this transaction: roll "
                 "the transaction back and repeat it"
@@ -96,7 +110,7 @@ class CallerTx(PostgresTx):
         if inserted == len(rows):
             self._own.update((row.qid, row.id) for row in rows)
         given = [row._replace(state=COMPLETED) for row in rows if row.flags & GIVEN]
-        if self._one_snapshot and inserted and given:
+        if self.one_snapshot and inserted and given:
             self._try_ids(given)
         return inserted
 
@@ -170,43 +184,45 @@ class Caller:
             raise
 
     def _blocking(self, work: Callable[[CallerTx], T]) -> T:
-        raw = caller_connections.begun(self._connection)
-        with raw.lock:
-            return self._run(raw, work)
+        return self._locked(caller_connections.blocking(self._connection), work)
+
+    def _locked(self, raw: psycopg.Connection[Any], work: Callable[[CallerTx], T]) -> T:
+        while True:
+            with raw.lock:
+                if not caller_connections.must_begin(raw):
+                    return self._run(raw, work)
+            raw.execute("SELECT 1")  # psycopg sends BEGIN first
 
     async def _awaited(self, work: Callable[[CallerTx], T]) -> T:
-        raw = await caller_connections.begun_async(self._connection)
+        raw = await caller_connections.awaited(self._connection)
         if isinstance(raw, psycopg.Connection):
-            blocking = raw
-
-            def locked() -> T:
-                with blocking.lock:
-                    return self._run(blocking, work)
-
-            return await _in_thread(locked)
-        async with raw.lock:
-            return await _in_thread(lambda: self._run(raw, work))
+            return await _in_thread(partial(self._locked, raw, work))
+        while True:
+            async with raw.lock:
+                if not caller_connections.must_begin(raw):
+                    return await _in_thread(partial(self._run, raw, work))
+            await raw.execute("SELECT 1")
 
     def _run(self, raw: Raw, work: Callable[[CallerTx], T]) -> T:
         """Run a call on the connection, which nobody else uses meanwhile."""
         address, pgconn = self._store.address, raw.pgconn
-        link = CallerLink(pgconn, _never(), pooled=True, described=_described)
-        link.deadline = time.monotonic() + address.timeout
+        link = CallerLink(pgconn, address.timeout)
+        wakes = not caller_connections.two_phase(raw)
         pgconn.enter_pipeline_mode()
         try:
-            return self._tried(link, work)
-        except LinkLost as e:
+            return self._tried(link, work, wakes)
+        except LOST as e:
             pgconn.finish()  # nobody knows where the conversation with the server stopped
             raise StoreUnavailable(f"the connection of jobq.transaction() is lost: {e}") from e
         finally:
             if pgconn.status == pq.ConnStatus.OK:
                 pgconn.exit_pipeline_mode()
 
-    def _tried(self, link: CallerLink, work: Callable[[CallerTx], T]) -> T:
+    def _tried(self, link: CallerLink, work: Callable[[CallerTx], T], wakes: bool) -> T:
         tries = 0
         while True:
             try:
-                return self._once(link, work)
+                return self._once(link, work, wakes)
             except StatementFailed as e:
                 _undo(link)
                 tries += 1
@@ -214,13 +230,18 @@ class Caller:
                 if e.sqlstate in failures.AGAIN and not waited and tries < TRIES:
                     continue
                 raise self._translated(e) from e
+            except LOST:
+                raise
             except BaseException:
                 _undo(link)
                 raise
 
-    def _once(self, link: CallerLink, work: Callable[[CallerTx], T]) -> T:
+    def _once(self, link: CallerLink, work: Callable[[CallerTx], T], wakes: bool) -> T:
         store = self._store
+        encoding = (link.pgconn.parameter_status(b"client_encoding") or _UTF8.encode()).decode()
         link.command(b"SAVEPOINT jobq_call")
+        if encoding != _UTF8:
+            link.command(_set({"client_encoding": _UTF8}))
         wanted = session.of_caller(store.address)
         before = link.execute(_look(store.address.schema, tuple(wanted))).fetchone()
         assert before is not None
@@ -233,11 +254,14 @@ class Caller:
         isolation, *settings = before[1:]
         tx = CallerTx(link, *store.clock.read(), one_snapshot=isolation != "read committed")
         result = work(tx)
-        notices = tx.sleeping()
+        notices = tx.sleeping() if wakes else []
         tx.flush()
         if notices:
             mailbox.send(link, notices)
-        link.command(_set(dict(zip(wanted, settings, strict=True))))
+        restored = dict(zip(wanted, settings, strict=True))
+        if encoding != _UTF8:
+            restored["client_encoding"] = encoding
+        link.command(_set(restored))
         link.command(b"RELEASE SAVEPOINT jobq_call")
         link.wait()
         return result
@@ -269,7 +293,16 @@ def _put(tx: CallerTx, specs: Sequence[JobSpec]) -> list[PutResult]:
 
 def _complete(tx: CallerTx, lease: LeaseRef, result: bytes | None) -> None:
     tx.use_queue(lease.queue)
-    completing.complete(tx, lease, result)
+    try:
+        completing.complete(tx, lease, result)
+    except StatementFailed as e:
+        if not (tx.one_snapshot and e.sqlstate == failures.SERIALIZATION):
+            raise
+        raise StoreUnavailable(
+            f"job {lease.id} was not completed: its lease was renewed after the snapshot of your "
+            "transaction; at REPEATABLE READ and SERIALIZABLE, call complete_in first in the "
+            f"transaction ({e})"
+        ) from e
 
 
 def _postponed(spec: JobSpec) -> JobSpec:
@@ -310,10 +343,22 @@ def _never() -> int:
     return reading
 
 
+@cache
+def _threads() -> ThreadPoolExecutor:
+    """The threads of calls from event loops. Each call has a connection of its own.
+
+    The loop's own executor has few threads: calls that wait for another transaction would keep that
+    one from going on."""
+    return ThreadPoolExecutor(MOST_THREADS, thread_name_prefix="jobq-transaction")
+
+
+os.register_at_fork(after_in_child=_threads.cache_clear)  # a child has no thread of its parent
+
+
 async def _in_thread(work: Callable[[], T]) -> T:
     """Run blocking work in a thread. A cancelled caller waits for its end, which is bounded: the
     connection must not be used by two."""
-    future = asyncio.get_running_loop().run_in_executor(None, work)
+    future = asyncio.get_running_loop().run_in_executor(_threads(), work)
     try:
         return await asyncio.shield(future)
     except asyncio.CancelledError:

@@ -1,7 +1,8 @@
 """The connections of callers: psycopg's, SQLAlchemy's and Django's, each with a psycopg connection
 inside.
 
-SQLAlchemy and Django are recognised by the names of their modules, so jobq imports neither.
+Classes of SQLAlchemy and Django are recognised by their names, so jobq imports neither. Subclasses
+of them may be anywhere: applications, SQLModel and Flask-SQLAlchemy have sessions of their own.
 """
 
 from __future__ import annotations
@@ -21,18 +22,22 @@ _KNOWN = (
 )
 
 
+_ASYNC = frozenset({"AsyncSession", "AsyncConnection", "async_scoped_session"})
+_CLASSES = {
+    "sqlalchemy": frozenset({"Session", "Connection", "scoped_session"}) | _ASYNC,
+    "django": frozenset({"BaseDatabaseWrapper", "ConnectionProxy"}),
+}
+
+
 def check(connection: object) -> None:
     """ConfigError if jobq cannot use this kind of connection."""
     known = isinstance(connection, (psycopg.Connection, psycopg.AsyncConnection))
-    if not known and _library(connection) not in ("sqlalchemy", "django"):
+    if not known and not _library(connection):
         raise ConfigError(f"jobq.transaction({_shown(connection)}): give {_KNOWN}")
 
 
-def begun(connection: Any) -> psycopg.Connection[Any]:
-    """The psycopg connection inside a blocking connection. Its transaction has begun.
-
-    ConfigError if no transaction is open and none begins by itself.
-    """
+def blocking(connection: Any) -> psycopg.Connection[Any]:
+    """The psycopg connection inside a blocking connection."""
     if isinstance(connection, psycopg.AsyncConnection) or _of_asyncio(connection):
         raise ConfigError(
             f"jobq.transaction({_shown(connection)}): an async connection works with `await "
@@ -41,20 +46,14 @@ def begun(connection: Any) -> psycopg.Connection[Any]:
     raw = _blocking(connection)
     if not isinstance(raw, psycopg.Connection):
         raise _unusable(connection, raw)
-    if _must_begin(raw):
-        raw.execute("SELECT 1")  # psycopg sends BEGIN first
     return raw
 
 
-async def begun_async(connection: Any) -> Raw:
+async def awaited(connection: Any) -> Raw:
     """The same for a connection of any kind, from an event loop."""
     raw = await _awaited(connection)
-    if isinstance(raw, psycopg.Connection):
-        return begun(raw)
-    if not isinstance(raw, psycopg.AsyncConnection):
+    if not isinstance(raw, (psycopg.Connection, psycopg.AsyncConnection)):
         raise _unusable(connection, raw)
-    if _must_begin(raw):
-        await raw.execute("SELECT 1")
     return raw
 
 
@@ -87,8 +86,12 @@ async def _awaited(connection: Any) -> Any:
     return (await connection.get_raw_connection()).driver_connection
 
 
-def _must_begin(raw: Raw) -> bool:
-    """Whether the transaction has not begun yet, and psycopg begins it with the next statement."""
+def must_begin(raw: Raw) -> bool:
+    """Whether the transaction has not begun yet, and psycopg begins it with the next statement.
+
+    The caller has locked the connection: while other tasks use it, it looks busy. ConfigError if no
+    transaction is open and none begins by itself.
+    """
     if raw.closed:
         raise ConfigError("jobq.transaction(): the connection is closed")
     status = raw.pgconn.transaction_status
@@ -111,12 +114,25 @@ def _must_begin(raw: Raw) -> bool:
     return True
 
 
+def two_phase(raw: Raw) -> bool:
+    """Whether the transaction will be prepared (`tpc_begin`), so that it must not send NOTIFY."""
+    return getattr(raw, "_tpc", None) is not None  # psycopg has no public name for it
+
+
 def _of_asyncio(connection: object) -> bool:
-    return type(connection).__module__.startswith("sqlalchemy.ext.asyncio")
+    return bool(_classes(connection, "sqlalchemy") & _ASYNC)
 
 
 def _library(connection: object) -> str:
-    return type(connection).__module__.partition(".")[0]
+    """The library whose connection or session this is; empty: none."""
+    return next((name for name in _CLASSES if _classes(connection, name)), "")
+
+
+def _classes(connection: object, library: str) -> frozenset[str]:
+    """Which classes of the library this is an instance of, among those that jobq can use."""
+    bases = type(connection).__mro__
+    found = {c.__name__ for c in bases if c.__module__.partition(".")[0] == library}
+    return _CLASSES[library] & found
 
 
 def _unusable(connection: object, raw: object) -> ConfigError:

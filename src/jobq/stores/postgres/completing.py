@@ -11,7 +11,7 @@ from __future__ import annotations
 from jobq.core.defaults import HOUR_MS
 from jobq.core.records import LeaseRef
 from jobq.core.states import Kind
-from jobq.errors import LeaseLost
+from jobq.errors import InvalidJob, LeaseLost
 from jobq.stores.base import Completion
 from jobq.stores.postgres.queries import SQL
 from jobq.stores.postgres.tx import PostgresTx
@@ -28,12 +28,17 @@ FOLLOWED = 100
 
 
 def complete(tx: PostgresTx, lease: LeaseRef, result: bytes | None) -> None:
-    """Complete the job of a lease in a transaction of its handler. LeaseLost if it is not held."""
+    """Complete the job of a lease in a transaction of its handler. LeaseLost if it is not held.
+
+    InvalidJob if this lease has completed it already. After a rollback, it has not."""
     pk = job_number(lease.token)
     tx.execute(SQL.hot["begin_completing"], (pk,))  # commands and settles then skip the job
     row = tx.execute(SQL.hot["lock_job"], (pk,)).fetchone()
     job = None if row is None else read(row, Job)
-    if job is None or job.state != ACTIVE or (job.id, job.token) != (lease.id, lease.token):
+    held = job is not None and (job.id, job.token) == (lease.id, lease.token)
+    if job is not None and held and job.state == COMPLETED:
+        raise InvalidJob(f"complete_in: job {lease.id} was completed before")
+    if job is None or not held or job.state != ACTIVE:
         raise LeaseLost(
             f"job {lease.id} was not completed: its lease is lost, so another worker may run it; "
             "roll back the transaction"

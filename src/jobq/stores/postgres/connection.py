@@ -49,6 +49,8 @@ class Connections:
         """Called in the lane's thread after a lost connection was replaced, before its next call.
         It may lead to another server, or to tables that were restored."""
         self.incarnation = ""
+        self.log = ""
+        """The id of the log in the tables. Tables that were dropped and made again have another."""
         self.requests: deque[Request] = deque()
         self.lock = threading.Lock()
         self.stopping = False

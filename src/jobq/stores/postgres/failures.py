@@ -16,10 +16,17 @@ AGAIN = frozenset(
 )
 """The call met another one. It changed nothing, and is repeated."""
 LOCK_TIMEOUT = "55P03"
-READ_ONLY = frozenset({"25006"})
+SERIALIZATION = "40001"
+READ_ONLY = frozenset(
+    {
+        "25006",  # a statement that writes
+        "0A000",  # BEGIN READ WRITE
+    }
+)
 """The server is a standby, or became one: the connection leads to the wrong server."""
 _UNAVAILABLE = (
     "08",  # connection
+    "0A",  # not supported: a standby does not write
     "25",  # state of the transaction
     "40",  # rolled back
     "53",  # resources: disk full, out of memory, too many connections
@@ -29,7 +36,8 @@ _UNAVAILABLE = (
     "XX",  # internal
 )
 """Classes of errors that may be gone when the call is repeated later."""
-_MISSING = frozenset({"3F000", "42P01", "42703", "42883"})  # schema, table, column or function
+MISSING = frozenset({"3F000", "42P01", "42703", "42883"})  # schema, table, column or function
+"""Somebody has dropped the tables. What a handle knows of them is not true of those to come."""
 
 
 def translated(error: StatementFailed, store: str, schema: str) -> Exception:
@@ -42,7 +50,7 @@ def translated(error: StatementFailed, store: str, schema: str) -> Exception:
             f"the role that jobq uses at {store} lacks a right: {error}; "
             "docs/guide/postgresql.md lists the rights that it needs"
         )
-    elif error.sqlstate in _MISSING:
+    elif error.sqlstate in MISSING:
         found = ConfigError(
             f"the tables of jobq in the schema {schema!r} at {store} are missing or damaged: "
             f"{error}; restore them, or create them with `jq-ctl store migrate`"

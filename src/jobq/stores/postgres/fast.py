@@ -118,7 +118,7 @@ def put(
         link.prepare(FAST["put"], FAST["put_again"], waking.SQL["wake"])
         for some in _parts(specs):
             part = [new_job(plain.qid, spec, 0, now, ahead, watch) for spec in some]
-            link.execute(FAST["put"], _put_parameters(plain.qid, now, part, watch))
+            link.execute(FAST["put"], _put_parameters(plain, now, part, watch))
             link.send()
             rows += part
         # A job with one of these ids may have ended meanwhile: only a later statement sees that.
@@ -155,14 +155,14 @@ def _parts(specs: Sequence[JobSpec]) -> Iterator[Sequence[JobSpec]]:
 
 
 def _put_parameters(
-    qid: int, now: int, rows: Sequence[NewJob], watch: Watch | None
+    queue: Plain, now: int, rows: Sequence[NewJob], watch: Watch | None
 ) -> tuple[Any, ...]:
     waiting = sum(row.state == WAITING for row in rows)
-    watched = [ended_topic(qid, row.id) for row in rows if row.flags & WATCHED]
+    watched = [ended_topic(queue.qid, row.id) for row in rows if row.flags & WATCHED]
     columns = dict(zip(NewJob._fields, zip(*rows, strict=True), strict=True))
     return (
-        qid, now, *(columns[name] for name in _PUT), _encode(accepted_items(rows)), waiting,
-        watched, watch.address[0] if watch is not None else "", now + LISTEN_MS,
+        queue.qid, now, *(columns[name] for name in _PUT), _encode(accepted_items(rows)), waiting,
+        watched, watch.address[0] if watch is not None else "", now + LISTEN_MS, *queue.name,
     )  # fmt: skip
 
 

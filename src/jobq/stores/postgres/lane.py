@@ -22,12 +22,10 @@ from collections.abc import Callable
 from enum import Enum
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import psycopg
-
 from jobq.errors import StoreUnavailable
 from jobq.stores.postgres import failures, mailbox, schema, session, waking
 from jobq.stores.postgres.connecting import connect
-from jobq.stores.postgres.link import Link, LinkLost, LinkStopped, StatementFailed
+from jobq.stores.postgres.link import LOST, Link, LinkStopped, StatementFailed
 from jobq.stores.relational.finish import finish
 from jobq.stores.relational.mailbox import Notice
 
@@ -46,8 +44,6 @@ LAST_RETRY_S = 5.0
 CHECK_S = 60.0
 """Seconds after which a connection that only waits for notifications is checked by a statement. The
 kernel finds a dead peer sooner (keepalives), but not a proxy that swallows packets."""
-LOST = (LinkLost, psycopg.Error)
-"""What a link raises when its connection is lost: libpq refuses to queue more then."""
 
 BEGIN = b"BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE"
 BEGIN_READ = b"BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
@@ -139,7 +135,7 @@ class Lane:
                 return self._once(request, deadline)
             except StatementFailed as e:
                 self._undo()
-                if e.sqlstate in failures.READ_ONLY:
+                if e.sqlstate in failures.READ_ONLY | failures.MISSING:
                     self._drop()
                 elif e.sqlstate in failures.AGAIN and tries < TRIES and self._can_wait(e, deadline):
                     tries += 1
@@ -229,7 +225,7 @@ class Lane:
         schema.check(found.oldest, link, owner.address)
         link.command(b"COMMIT")
         link.wait()
-        owner.incarnation = found.incarnation
+        owner.incarnation, owner.log = found.incarnation, found.log or owner.log
         owner.clock.looked(found.server_s, found.sent, found.received, found.clock, found.latest)
 
     def _undo(self) -> None:
@@ -285,6 +281,7 @@ class Lane:
             raise
         self._failures = 0
         if self._lost and owner.replaced is not None:
+            owner.incarnation = ""  # look again
             owner.replaced()
         if self._lost and self._listens and owner.listening and owner.relisten is not None:
             self._lost = False

@@ -39,6 +39,10 @@ class LinkStopped(LinkLost):
     """The handle is being closed."""
 
 
+LOST = (LinkLost, psycopg.Error)
+"""What a link raises when its connection is lost: libpq refuses to queue more then."""
+
+
 class StatementFailed(Exception):
     """The server refused a statement. `sqlstate` is PostgreSQL's code of the error."""
 

@@ -90,6 +90,8 @@ COLUMNS = {
     "ended_job": ", ".join(_ENDED.get(column, f"g.{column}") for column in JOB_COLUMNS),
     "claimed_c": ", ".join(f"c.{column}" for column in ClaimedJob.__struct_fields__),
     "time": _FRAGMENTS["time"].replace("{latest}", LATEST),
+    "lock_of_job": _FRAGMENTS["lock_of_job"],
+    "lock_of_queue": _FRAGMENTS["lock_of_queue"],
     "watched": str(WATCHED),
     "given": str(GIVEN),
     "not_plain": str(ENDING & ~WATCHED),

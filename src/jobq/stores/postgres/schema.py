@@ -36,7 +36,7 @@ _TABLES = (
     "SELECT relname::text FROM pg_class WHERE relnamespace = to_regnamespace($1::text) LIMIT 1"
 )
 _SCHEMA = "SELECT to_regnamespace($1::text)::text"
-_META = "SELECT name, value FROM {schema}.meta"
+_META = 'SELECT name, value FROM "{schema}".meta'
 _STAMP = """
 INSERT INTO meta (name, value) SELECT * FROM unnest($1::text[], $2::text[])
 ON CONFLICT (name) DO UPDATE SET value = excluded.value
@@ -60,6 +60,9 @@ def prepare(link: Link, address: Address) -> str:
     if found is None or found.layout < LATEST:
         if not address.migrate:
             raise ConfigError(_needed(address, found))
+        # The role may have other defaults. A statement must see what others have done before it.
+        link.command(b"COMMIT")
+        link.command(b"BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE")
         _migrate(link, address)
     log = dict(link.execute(_META.format(schema=address.schema)).fetchall()).get("log")
     link.command(b"COMMIT")
@@ -87,9 +90,9 @@ def script(address: Address, layout: int) -> str:
         # The right to create a schema is checked even if the schema exists.
         parts.append(
             f"DO $$ BEGIN IF to_regnamespace('{address.schema}') IS NULL THEN\n"
-            f"    CREATE SCHEMA {address.schema};\nEND IF; END $$;"
+            f'    CREATE SCHEMA "{address.schema}";\nEND IF; END $$;'
         )
-    parts.append(f"SET LOCAL search_path TO {address.schema}, pg_catalog;")
+    parts.append(f'SET LOCAL search_path TO "{address.schema}", pg_catalog;')
     parts.extend(text(number).rstrip() for number in range(layout + 1, LATEST + 1))
     facts = dict(_facts())
     if not layout:
@@ -129,8 +132,8 @@ def _migrate(link: Link, address: Address) -> None:
         _refuse_strangers(link, address)
         (exists,) = link.execute(_SCHEMA, (address.schema,)).fetchone() or (None,)
         if exists is None:
-            link.command(f"CREATE SCHEMA {address.schema}".encode())
-    link.command(f"SET LOCAL search_path TO {address.schema}, pg_catalog".encode())
+            link.command(f'CREATE SCHEMA "{address.schema}"'.encode())
+    link.command(f'SET LOCAL search_path TO "{address.schema}", pg_catalog'.encode())
     link.wait()
     if 0 < layout < OLDEST:
         running = [name for (name,) in link.execute(_RUNNING).fetchall()]

@@ -12,6 +12,8 @@ from jobq.stores.postgres.queries import LATEST
 
 OLDEST_SERVER = 140_000
 """PostgreSQL 14, as libpq numbers versions."""
+ENCODINGS = frozenset({"UTF8", "SQL_ASCII"})
+"""Encodings of databases that store every text. SQL_ASCII stores bytes as they come."""
 LOCK_S = 3.0
 """Seconds that a statement waits for a lock. Calls of jobq hold locks for milliseconds."""
 FROZEN_S = 15.0
@@ -23,7 +25,8 @@ SELECT extract(epoch FROM clock_timestamp())::float8,
     to_hex(hashtextextended(pg_postmaster_start_time()::text, 0)),
     (SELECT value FROM meta WHERE name = 'clock'),
     ({LATEST}),
-    (SELECT value FROM meta WHERE name = 'oldest')
+    (SELECT value FROM meta WHERE name = 'oldest'),
+    (SELECT value FROM meta WHERE name = 'log')
 """
 
 
@@ -42,6 +45,8 @@ class Look(NamedTuple):
     """The latest time in the event log."""
     oldest: str | None
     """The oldest layout whose code can work on the tables."""
+    log: str | None
+    """The id of the event log."""
 
 
 def lock_s(address: Address) -> float:
@@ -52,7 +57,8 @@ def lock_s(address: Address) -> float:
 def settings(address: Address) -> dict[str, str]:
     """The settings of a session, or of each transaction if the server may change between them."""
     return {
-        "search_path": f"{address.schema},pg_catalog",
+        # Temporary tables come last: those of a caller may have the names of jobq's tables.
+        "search_path": f"{address.schema},pg_catalog,pg_temp",
         # Half a second before the client gives up and closes the connection.
         "statement_timeout": f"{address.timeout * 1000 - 500:.0f}",
         "lock_timeout": f"{lock_s(address) * 1000:.0f}",
@@ -60,6 +66,9 @@ def settings(address: Address) -> dict[str, str]:
         "client_min_messages": "error",
         # A statement must see what was committed before it. The database may have another default.
         "default_transaction_isolation": "read committed",
+        "default_transaction_read_only": "off",
+        # Statements contain backslashes that mean themselves.
+        "standard_conforming_strings": "on",
         # A plan of a few index scans is never worth compiling.
         "jit": "off",
         # A plan that was made while a table was small must not read all of it later.
@@ -91,12 +100,18 @@ def apply(link: Link, address: Address, *, injected: bool = False) -> None:
 
 
 def check_server(link: Link, store: str) -> None:
-    """ConfigError if the server is too old."""
+    """ConfigError if the server is too old, or its database cannot store every text."""
     version: int = link.pgconn.server_version
     if version < OLDEST_SERVER:
         raise ConfigError(
             f"{store} is PostgreSQL {version // 10_000}, and jobq needs 14 or newer: "
             "upgrade the server"
+        )
+    encoding = (link.pgconn.parameter_status(b"server_encoding") or b"UTF8").decode()
+    if encoding not in ENCODINGS:
+        raise ConfigError(
+            f"the database of {store} has the encoding {encoding}, and jobq needs UTF8: create "
+            "another database for jobq (CREATE DATABASE … ENCODING 'UTF8' TEMPLATE template0)"
         )
 
 

@@ -85,7 +85,6 @@ class PostgresStore(RelationalStore):
         self._memory = PostgresMemory()
         self._connections: Connections | None = None
         self._mailbox: ChannelMailbox | None = None
-        self._log = ""
         self._prepared: set[tuple[QueueName, bool]] = set()
         self._again: asyncio.Task[None] | None = None
         self._fast = FAST and self.address.listen
@@ -101,7 +100,7 @@ class PostgresStore(RelationalStore):
         connections.relisten = lambda: box.call(self._look_again)
         connections.replaced = self._forget
         try:
-            self._log = await connections.submit(
+            connections.log = await connections.submit(
                 Kind.LINK, schema.prepare, (self.address,), schema.MIGRATION_S
             )
         except BaseException:
@@ -307,8 +306,7 @@ class PostgresStore(RelationalStore):
         return self._connections is not None
 
     def _log_id(self) -> str:
-        self._opened()
-        return self._log
+        return self._opened().log
 
     def _tx(self, link: Link, now: int, ahead: int, writes: bool) -> PostgresTx:
         assert self._connections is not None

@@ -38,7 +38,7 @@ logged AS (
 )
 SELECT 1 / (
     (SELECT count(*) FROM made) = cardinality($3::text[])
-    AND EXISTS (SELECT 1 FROM queues WHERE qid = $1 AND plain)
+    AND EXISTS (SELECT 1 FROM queues WHERE qid = $1 AND plain AND tenant = $18 AND name = $19)
 )::int;
 
 -- name: put_again: fails the put if one of its ids belongs to an ended job; returns the time

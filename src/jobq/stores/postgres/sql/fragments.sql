@@ -59,6 +59,12 @@ CROSS JOIN LATERAL (
 ) AS head
 WHERE line.qid = w.qid LIMIT 1
 
+-- name: lock_of_job: the advisory lock of a job. Schemas share the advisory locks of their database.
+hashtextextended(current_schema() || '/' || $1::bigint, 1785684593)
+
+-- name: lock_of_queue: the advisory lock of a queue
+hashtextextended(current_schema() || '/' || $1::text || '/' || $2::text, 1785684594)
+
 -- name: latest: the latest time in the event log, whose last entries are only nearly in order
 SELECT max(at_ms) FROM (SELECT at_ms FROM entries ORDER BY eid DESC LIMIT 100) AS last
 

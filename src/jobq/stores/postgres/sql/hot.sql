@@ -222,16 +222,16 @@ SELECT {job} FROM jobs WHERE qid = $1 AND id = $2 FOR NO KEY UPDATE SKIP LOCKED;
 SELECT {job} FROM jobs WHERE pk = $1 FOR NO KEY UPDATE SKIP LOCKED;
 
 -- name: begin_completing: a transaction of its handler begins to complete the job of this number
-SELECT pg_advisory_xact_lock(1785684593, ($1::bigint % 2147483647)::integer);
+SELECT pg_advisory_xact_lock({lock_of_job});
 
 -- name: use_queue: a caller's transaction uses a queue, which cannot be removed until it ends
-SELECT pg_advisory_xact_lock_shared(1785684594, hashtext($1::text || '/' || $2::text));
+SELECT pg_advisory_xact_lock_shared({lock_of_queue});
 
 -- name: not_used: whether no caller's transaction uses a queue
-SELECT pg_try_advisory_xact_lock(1785684594, hashtext($1::text || '/' || $2::text));
+SELECT pg_try_advisory_xact_lock({lock_of_queue});
 
 -- name: not_completing: whether no transaction of a handler is completing the job of this number
-SELECT pg_try_advisory_xact_lock_shared(1785684593, ($1::bigint % 2147483647)::integer);
+SELECT pg_try_advisory_xact_lock_shared({lock_of_job});
 
 -- name: unlocked: a job that no transaction has locked
 SELECT pk FROM jobs_hot WHERE pk = $1 FOR NO KEY UPDATE SKIP LOCKED;
