@@ -222,3 +222,61 @@ async def test_a_call_that_a_replica_confirms_succeeds(
             (lease,) = await take(store, queue)
             await exchange(store, queue, done(lease))
             assert b"j:a" in replica.tell("KEYS", "*")
+
+
+async def test_a_server_without_room_for_its_functions_is_unavailable_and_asked_again(
+    own_server: Server, queue: QueueName
+) -> None:
+    """An outcome that counted as refused would be lost."""
+    async with open_store(own_server.url) as store:
+        await store.put([spec(queue, "a")])
+        (lease,) = await take(store, queue)
+        own_server.tell("CONFIG", "SET", "maxmemory", "1mb")
+        own_server.tell("FUNCTION", "FLUSH")
+        with pytest.raises(StoreUnavailable, match="OOM"):
+            await exchange(store, queue, done(lease))
+        own_server.tell("CONFIG", "SET", "maxmemory", "0")
+        assert (await exchange(store, queue, done(lease))).stale == ()
+
+
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        (("CONFIG", "SET", "maxclients", "1"), "max number of clients"),
+        (("CONFIG", "SET", "min-replicas-to-write", "1"), "NOREPLICAS"),
+        (("REPLICAOF", "127.0.0.1", "1"), "READONLY"),
+    ],
+)
+async def test_a_server_that_does_not_let_a_worker_sleep_is_unavailable(
+    own_server: Server, queue: QueueName, command: tuple[str, ...], said: str
+) -> None:
+    async with open_store(own_server.url) as store:
+        assert await take(store, queue) == []
+        assert own_server.tell(*command).startswith(b"+OK")
+        with pytest.raises(StoreUnavailable, match=said):
+            await store.sleep([queue], worker="w1", slots=1, timeout_ms=60_000)
+
+
+async def test_a_server_that_unblocks_a_sleeping_worker_is_unavailable(
+    own_server: Server, queue: QueueName
+) -> None:
+    async with open_store(own_server.url) as store:
+        assert await take(store, queue) == []
+        sleeping = asyncio.create_task(
+            store.sleep([queue], worker="w1", slots=1, timeout_ms=60_000)
+        )
+        await until(lambda: blocked_clients(own_server), "the worker to sleep at the server")
+        own_server.tell("REPLICAOF", "127.0.0.1", "1")  # as after a failover
+        with pytest.raises(StoreUnavailable, match="UNBLOCKED"):
+            await sleeping
+
+
+async def test_a_server_that_accepts_no_subscription_is_unavailable(
+    own_server: Server, queue: QueueName
+) -> None:
+    async with open_store(own_server.url) as store:
+        await store.put([spec(queue, "a")])
+        own_server.tell("CONFIG", "SET", "maxclients", "1")
+        with pytest.raises(StoreUnavailable, match="max number of clients"):
+            async with store.listen([Topic("ended", queue, "a")]):
+                pass

@@ -120,7 +120,7 @@ class Listener:
             if self._connection is None or self._connection.closed:
                 await self._open()
             elif new:
-                await _subscribe(self._connection, new)
+                await self._send_subscribe(self._connection, new)
 
     def _unsubscribe(self, channels: Sequence[str]) -> None:
         for channel in channels:
@@ -135,7 +135,7 @@ class Listener:
         node = await self._servers.node_of(self.channel)
         connection = await self._servers.open(node)
         try:
-            await _subscribe(connection, list(self._channels))
+            await self._send_subscribe(connection, list(self._channels))
         except BaseException:  # the caller was cancelled, or the server refused
             connection.close()
             raise
@@ -143,6 +143,11 @@ class Listener:
         self._connection = connection
         if self._supervisor is None or self._supervisor.done():
             self._supervisor = asyncio.get_running_loop().create_task(self._supervise())
+
+    async def _send_subscribe(self, connection: Connection, channels: Sequence[str]) -> None:
+        """Subscribe to channels. The server confirms each one by a reply."""
+        for channel in channels:
+            await self._servers.ask(connection, "SUBSCRIBE", channel)
 
     async def _supervise(self) -> None:
         """Replace a connection that is lost. Those who listen find what it missed by reading."""
@@ -207,12 +212,6 @@ class Listener:
                 await self._supervisor
         if self._connection is not None:
             await self._connection.aclose()
-
-
-async def _subscribe(connection: Connection, channels: Sequence[str]) -> None:
-    """Subscribe to channels. The server confirms each one by a reply."""
-    for channel in channels:
-        await connection.ask("SUBSCRIBE", channel)
 
 
 async def _items(queue: asyncio.Queue[T]) -> AsyncIterator[T]:

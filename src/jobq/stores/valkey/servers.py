@@ -101,7 +101,7 @@ class Servers:
             self.forget(node)
             if isinstance(e, JobqError):
                 raise
-            raise StoreUnavailable(f"{node[0]}:{node[1]}: {e}") from e
+            raise _unavailable(node, e) from e
 
     async def _prepare(self, connection: Connection) -> None:
         """Refuse a store of a newer jobq, then make sure that the library is loaded."""
@@ -132,6 +132,13 @@ class Servers:
     async def open(self, node: Node) -> Connection:
         """A new connection that is not shared, for blocking commands and subscriptions."""
         return await connect(node, self.address)
+
+    async def ask(self, connection: Connection, *command: Argument, patience: float = 0.0) -> Reply:
+        """Send one command on such a connection. StoreUnavailable if the server refuses it."""
+        try:
+            return await connection.ask(*command, patience=patience)
+        except ServerError as e:
+            raise _unavailable(connection.node, e) from e
 
     async def check(self) -> None:
         """Raise ConfigError if a primary may lose jobs silently, or is too old.
@@ -252,13 +259,16 @@ class Servers:
                 self.forget(None)
             return target, word == "ASK"
         if "unction not found" in text:  # FUNCTION FLUSH, or a failover to a node that was empty
-            await self._prepare(connection)
+            try:
+                await self._prepare(connection)
+            except ServerError as e:  # no memory or no permission to load them
+                raise _unavailable(node, e) from e
             return node, False
         if word in _NOT_NOW:
             self.forget(node)
             if word in ("READONLY", "MASTERDOWN"):
                 connection.close()
-            raise StoreUnavailable(f"{node[0]}:{node[1]} cannot serve now: {text}")
+            raise _unavailable(node, error)
         if word == "OOM" or "OOM" in text[:40]:
             raise StoreUnavailable(
                 f"{node[0]}:{node[1]} is out of memory (maxmemory). Nothing of this call was "
@@ -268,6 +278,10 @@ class Servers:
         if "user_function" in text or "script" in text:
             raise CorruptStore(f"the server cannot read the data of a call on {key!r}: {text}")
         raise error
+
+
+def _unavailable(node: Node, error: ServerError) -> StoreUnavailable:
+    return StoreUnavailable(f"{node[0]}:{node[1]} cannot serve now: {error}")
 
 
 def _target(text: str, node: Node) -> Node:
