@@ -275,7 +275,7 @@ class Servers:
                 "stored (of a bulk, earlier calls were). Raise maxmemory, or let workers drain "
                 "the queue"
             )
-        if "user_function" in text or "script" in text:
+        if word == "WRONGTYPE" or "user_function" in text or "script" in text:
             raise CorruptStore(f"the server cannot read the data of a call on {key!r}: {text}")
         raise error
 
