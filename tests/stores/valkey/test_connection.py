@@ -280,3 +280,29 @@ async def test_a_server_that_accepts_no_subscription_is_unavailable(
         with pytest.raises(StoreUnavailable, match="max number of clients"):
             async with store.listen([Topic("ended", queue, "a")]):
                 pass
+
+
+async def test_a_listener_that_is_cancelled_early_does_not_cost_others_their_signals(
+    own_server: Server, queue: QueueName
+) -> None:
+    async with open_store(own_server.url) as store:
+        await store.put([spec(queue, "a")])
+        async with store.listen([Topic("cancel", None, "w1")]):
+            own_server.freeze()
+            slow = asyncio.create_task(_listen(store, queue))
+            early = asyncio.create_task(_wait_for_end(store, queue, "a"))
+            await asyncio.sleep(0.05)  # `slow` waits for the server, and `early` for `slow`
+            early.cancel()
+            await asyncio.gather(early, return_exceptions=True)
+            own_server.thaw()
+            async with store.listen([Topic("ended", queue, "a")]) as signals:
+                await exchange(store, queue, *map(done, await take(store, queue)))
+                async with asyncio.timeout(10):
+                    assert await anext(signals) == Signal("ended", queue, "a")
+            slow.cancel()
+            await asyncio.gather(slow, return_exceptions=True)
+
+
+async def _wait_for_end(store: Store, queue: QueueName, id: str) -> None:
+    async with store.listen([Topic("ended", queue, id)]) as signals:
+        await anext(signals)
