@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from jobq.core.records import JobKey, LeaseRef, Note, QueueName, Signal, Topic
-from jobq.errors import StoreUnavailable
+from jobq import Job, Queue
+from jobq.core.records import Claim, JobKey, LeaseRef, Note, QueueName, Signal, Topic
+from jobq.errors import PayloadTooLarge, StoreUnavailable
 from jobq.stores import open_store
 from jobq.stores.base import Store
 from tests.stores.valkey import servers
@@ -145,6 +146,38 @@ async def test_a_missing_password_or_permission_is_reported(
     own_server.tell("CONFIG", "SET", "requirepass", "s3cret")
     with pytest.raises(StoreUnavailable, match="NOAUTH"):
         await open_store(own_server.url).migrate()
+
+
+async def test_a_permission_that_a_function_lacks_is_reported_and_costs_no_outcome(
+    own_server: Server, queue: QueueName
+) -> None:
+    own_server.tell("ACL", "SETUSER", "shy", "on", "nopass", "~*", "&*", "+@all", "-publish")
+    async with (
+        open_store(own_server.url) as caller,
+        open_store(own_server.url.replace("://", "://shy@")) as store,
+    ):
+        await caller.put([spec(queue, "a"), spec(queue, "b")])
+        (lease,) = await take(store, queue)
+        claim = Claim(queues=(queue,), limit=1, lease_ms=30_000)
+        async with caller.listen([Topic("ended", queue, "a")]):
+            with pytest.raises(StoreUnavailable, match="script"):
+                await store.settle([done(lease)], worker="w1", call="again", then=claim)
+        own_server.tell("ACL", "SETUSER", "shy", "+publish")
+        settled = await store.settle([done(lease)], worker="w1", call="again", then=claim)
+        assert settled.stale == ()
+        assert [each.id for each in settled.leases] == ["b"]
+
+
+async def test_a_payload_that_the_server_does_not_accept_is_refused_alone(
+    own_server: Server,
+) -> None:
+    own_server.tell("CONFIG", "SET", "proto-max-bulk-len", "1mb")
+    queue = Queue("work", own_server.url)
+    task = queue.task(len)
+    async with queue:
+        jobs = [task.options(id=f"{n}").enqueue("x" * n) for n in (1, 1_048_567, 2)]
+        found = await asyncio.gather(*jobs, return_exceptions=True)
+        assert [type(each) for each in found] == [Job, PayloadTooLarge, Job]
 
 
 async def test_a_user_without_a_password_is_authenticated_by_name(

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Sequence
 
-from jobq.errors import ConfigError, CorruptStore, JobqError, StoreUnavailable
+from jobq.errors import ConfigError, CorruptStore, JobqError, PayloadTooLarge, StoreUnavailable
 from jobq.stores.valkey import keys, layout_version
 from jobq.stores.valkey.address import Address, Node
 from jobq.stores.valkey.server_checks import check_server, load_library
@@ -38,6 +38,11 @@ repeated.
 
 If they counted as refusals of the call itself, a worker would lose the outcomes of ended jobs
 whenever another user's script keeps the server busy.
+"""
+
+_DENIED = ("ACL failure in script", "The user executing the script can't")
+"""The user may call a function, but lacks a permission that the function needs. Its call may have
+had an effect and may be repeated, as one whose reply was lost. The second text is Redis 7.0's.
 """
 
 
@@ -264,6 +269,14 @@ class Servers:
             except ServerError as e:  # no memory or no permission to load them
                 raise _unavailable(node, e) from e
             return node, False
+        if any(denied in text for denied in _DENIED):
+            raise _unavailable(node, error)
+        if text.startswith("ERR Protocol error"):
+            connection.close()  # the server does so too, and the next call must not meet that
+            raise PayloadTooLarge(
+                f"{node[0]}:{node[1]} does not accept values of this size ({text}): raise "
+                "proto-max-bulk-len, or store the data elsewhere and pass a reference"
+            )
         if word in _NOT_NOW:
             self.forget(node)
             if word in ("READONLY", "MASTERDOWN"):
