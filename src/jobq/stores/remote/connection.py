@@ -197,9 +197,12 @@ class Connection:
                 # Half of a call's time, so that a call that waits for a stream outlives a bad one.
                 await self._connect(self._address.timeout / 2)
                 break
-            except (ConfigError, AccessDenied) as error:
+            except AccessDenied as error:
                 # A token or a certificate may be replaced. Calls must know why they wait.
                 self._fail_waiting(error)
+            except ConfigError as error:
+                # A server of another version. It refuses the connection, and no call.
+                self._fail_waiting(StoreUnavailable(self._about(str(error))))
             except Exception as error:
                 log.debug("%s: %s", self._address.shown, error)
             await asyncio.sleep(delay * random.uniform(0.5, 1.0))
