@@ -18,7 +18,7 @@ from typing import Any
 
 import msgspec
 
-from jobq.errors import AccessDenied, ConfigError, JobqError, StoreUnavailable
+from jobq.errors import AccessDenied, ConfigError, JobqError, PayloadTooLarge, StoreUnavailable
 from jobq.rpc import contract, frames
 from jobq.rpc.frames import Call, Cancel, Frame, Hello, Item, Refusal, Reply, Time, Welcome
 from jobq.rpc.refusals import error_of
@@ -223,6 +223,11 @@ class Connection:
         """Make a call and return its decoded reply."""
         loop = asyncio.get_running_loop()
         self._check_home(loop)
+        if not frames.fits(arguments):
+            raise PayloadTooLarge(
+                f"the call {method.name} has {len(arguments):,} bytes, and a jq-server accepts "
+                f"{frames.MAX_PACKET:,} at once: send fewer jobs per call"
+            )
         until = loop.time() + (timeout or self._address.timeout)
         while True:
             stream = self._stream or await self._connected(until)
