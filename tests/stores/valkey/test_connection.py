@@ -13,6 +13,7 @@ from jobq.core.records import Claim, JobKey, LeaseRef, Note, QueueName, Signal, 
 from jobq.errors import PayloadTooLarge, StoreUnavailable
 from jobq.stores import open_store
 from jobq.stores.base import Store
+from jobq.stores.valkey import keys, listener
 from tests.stores.valkey import servers
 from tests.stores.valkey.jobs import done, exchange, spec, take
 from tests.stores.valkey.servers import Server, blocked_clients
@@ -101,6 +102,27 @@ async def test_listeners_receive_signals_after_their_connection_was_closed(
             async with asyncio.timeout(10):
                 await exchange(store, queue, *map(done, await take(store, queue)))
                 assert await anext(signals) == Signal("ended", queue, "a")
+
+
+async def test_a_damaged_queue_does_not_keep_listeners_from_connecting_again(
+    own_server: Server, queue: QueueName, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(listener, "_PING_SECONDS", 0.05)
+    async with open_store(own_server.url) as store:
+        await store.put([spec(queue, "a")])
+        async with (
+            store.listen([Topic("log", queue, None)]),
+            store.listen([Topic("ended", queue, "a")]),
+        ):
+            settings = keys.settings(keys.Space().prefix(queue))
+            own_server.tell("RENAME", settings, "elsewhere")
+            own_server.tell("SET", settings, "of another program")
+            await asyncio.sleep(0.5)  # the registration for the log is renewed meanwhile
+            own_server.tell("CLIENT", "KILL", "TYPE", "pubsub")
+            await until(
+                lambda: b"jq:handle" in own_server.tell("PUBSUB", "CHANNELS"),
+                "the listener to subscribe again",
+            )
 
 
 async def test_a_cancelled_call_does_not_shift_the_replies_of_others(

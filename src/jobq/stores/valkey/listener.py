@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 from jobq.core.pace import Pace
 from jobq.core.records import JobKey, JobRecord, QueueName, Signal, Topic
-from jobq.errors import StoreUnavailable
+from jobq.errors import CorruptStore, JobqError
 from jobq.stores.valkey import job_replies, keys
 from jobq.stores.valkey.calls import Calls
 from jobq.stores.valkey.places import Places
@@ -171,8 +171,9 @@ class Listener:
                     await self._connection.ask("PING")  # type: ignore[union-attr]
                 for topic in list(self._listeners):
                     if topic.kind == "log":
-                        await self._register(topic)
-            except (StoreUnavailable, ServerError, OSError) as e:
+                        with contextlib.suppress(CorruptStore):  # other queues still work
+                            await self._register(topic)
+            except (JobqError, ServerError, OSError) as e:
                 url = self._servers.address.shown
                 log.info("the subscribed connection to %s is unavailable: %s", url, e)
                 await asyncio.sleep(_RETRY_SECONDS)
