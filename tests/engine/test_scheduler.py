@@ -13,7 +13,7 @@ from jobq.core.states import State
 from jobq.engine.leader import Leader
 from jobq.engine.scheduler import Scheduler, fire_due, put_planned
 from jobq.engine.settings import WorkerSettings
-from jobq.errors import StoreUnavailable
+from jobq.errors import StoreUnavailable, Unauthenticated
 from jobq.stores import open_store
 from jobq.stores.base import Store
 
@@ -129,6 +129,24 @@ async def test_a_store_that_is_away_is_tried_again_and_each_time_still_fires_onc
         await fire_due(line, time())  # type: ignore[arg-type]
     line.lose = lambda method: False
     await fire_due(line, time())  # type: ignore[arg-type]
+    assert await bench.count(State.WAITING) == 1
+
+
+async def test_a_token_that_is_replaced_late_costs_no_time(
+    bench: Bench, store: Store, time: Time, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await put_planned(store, [every(bench, "s")], time())
+    time.now_ms += SECOND
+    fire = store.fire
+
+    async def denied(_: object) -> list[bool]:
+        monkeypatch.setattr(store, "fire", fire)  # the token is replaced before the next call
+        raise Unauthenticated("the token has expired")
+
+    monkeypatch.setattr(store, "fire", denied)
+    with pytest.raises(Unauthenticated):
+        await fire_due(store, time())
+    await fire_due(store, time())
     assert await bench.count(State.WAITING) == 1
 
 

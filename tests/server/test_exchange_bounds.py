@@ -151,3 +151,26 @@ def test_nobody_is_alive_or_leads_for_more_than_a_day(running_server: RunningSer
         with pytest.raises(InvalidJob, match="ttl_ms"):
             running_server.do(store.lead("upkeep", who="me", ttl_ms=ttl_ms))
     running_server.do(store.beat(worker(), ttl_ms=86_400_000))
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        pytest.param(b"\xa5count\x91\x92\xa1\xff\xa1q", id="text that is not UTF-8"),
+        pytest.param(b"\xa3put" + b"\x91" * 200_000 + b"\xc0", id="lists in lists"),
+        pytest.param(b"\xa6listen\x91\x93\xa5ended\xc0\xa1\xff", id="a topic that is not UTF-8"),
+        pytest.param(b"\xa6expect\x92\x92\xa1t\xa1q\xa1\xff", id="a job that is not UTF-8"),
+    ],
+)
+def test_bytes_that_no_client_sends_are_an_error_of_the_client(
+    running_server: RunningServer, call: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    hello, packet = frames.pack([frames.Hello(frames.VERSION)]), b"\x91\x94\x02\x01" + call
+    channel: Any = running_server.channel
+    replies = channel.stream_stream(frames.METHOD)(
+        iter([*hello, frames._message(b"\0", packet)]), timeout=PATIENCE_S
+    )
+    unpacker = frames.Unpacker()
+    found = [frame for message in replies for frame in unpacker.feed(message)]
+    assert [each.error for each in found if isinstance(each, frames.Refusal)] == ["InvalidJob"]
+    assert "Traceback" not in caplog.text

@@ -83,6 +83,39 @@ async def test_many_callers_at_once_do_not_exceed_the_quota(store: Store) -> Non
     assert (await store.count(MAIL))[State.WAITING] == 50
 
 
+async def test_jobs_that_are_stored_during_a_count_are_counted(store: Store) -> None:
+    now, other = Now(), QueueName("acme", "other")
+    acme = limited(store, now, max_waiting=3)
+    await acme.put([spec("1"), spec("2", other)])
+    now.s += 2
+    count, put = store.count, store.put
+    admitted, counted, stored = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    async def slow_put(*args: Any, **more: Any) -> Any:
+        admitted.set()
+        await counted.wait()
+        return await put(*args, **more)
+
+    async def slow_count(queue: QueueName) -> dict[State, int]:
+        found = await count(queue)
+        if queue == MAIL:
+            counted.set()
+        else:
+            await stored.wait()
+        return found
+
+    store.put = slow_put  # type: ignore[method-assign]
+    early = asyncio.create_task(acme.put([spec("3")]))
+    await admitted.wait()
+    store.count = slow_count  # type: ignore[method-assign]
+    now.s += 2
+    late = asyncio.create_task(acme.put([spec("4")]))
+    await early
+    stored.set()
+    with pytest.raises(QuotaExceeded):
+        await late
+
+
 async def test_the_quota_is_counted_without_looking_at_jobs(store: Store) -> None:
     now = Now()
     acme = limited(store, now, max_waiting=10_000)

@@ -16,6 +16,7 @@ import pytest
 from jobq import Queue, Worker
 from jobq.core.records import (
     Claim,
+    Filter,
     JobKey,
     JobRecord,
     JobSpec,
@@ -24,7 +25,8 @@ from jobq.core.records import (
     Topic,
 )
 from jobq.core.states import State
-from jobq.errors import ConfigError, StoreUnavailable
+from jobq.errors import ConfigError, PayloadTooLarge, StoreUnavailable
+from jobq.rpc import frames
 from jobq.server.context import ServerContext
 from jobq.server.exchange import ExchangeService
 from jobq.server.guard import GuardedStore
@@ -55,8 +57,8 @@ def proxy(server: ServerProcess) -> Iterator[Proxy]:
         yield proxy
 
 
-def spec(id: str) -> JobSpec:
-    return JobSpec(queue=QUEUE, id=id, name="double", payload=b"[[1],{}]")
+def spec(id: str, payload: bytes = b"[[1],{}]") -> JobSpec:
+    return JobSpec(queue=QUEUE, id=id, name="double", payload=payload)
 
 
 def doubling(url: str) -> Queue:
@@ -358,6 +360,35 @@ async def test_a_claim_repeated_over_another_stream_gets_the_same_lease() -> Non
                 replies.append(await store.settle([], worker="w", call="1", then=claim))
         assert replies[0].leases
         assert replies[0] == replies[1]
+
+
+async def test_jobs_that_are_larger_than_a_packet_together_are_claimed_and_listed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(frames, "MAX_PACKET", 2 << 20)
+    async with (
+        hosted("remote-large") as (host, behind),
+        open_store(f"grpc://127.0.0.1:{host.port}?timeout=10") as store,
+    ):
+        await behind.put([spec(f"{n}", payload=b"x" * 900_000) for n in range(4)])
+        assert len((await store.find(Filter(queue=QUEUE))).records) == 4
+        claim = Claim(queues=(QUEUE,), limit=10, lease_ms=60_000)
+        assert len((await store.settle([], worker="w", call="1", then=claim)).leases) == 4
+
+
+async def test_a_call_that_is_larger_than_a_packet_is_refused_and_no_other_call_with_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(frames, "MAX_PACKET", 2 << 20)
+    async with (
+        hosted("remote-too-large") as (host, _),
+        open_store(f"grpc://127.0.0.1:{host.port}?timeout=10") as store,
+    ):
+        sleeping = asyncio.create_task(store.sleep([QUEUE], worker="w", slots=1, timeout_ms=2_000))
+        with pytest.raises(PayloadTooLarge, match="send fewer"):
+            await store.put([spec(f"{n}", payload=b"x" * 900_000) for n in range(4)])
+        await store.put([spec("small")])
+        assert await sleeping in (True, False)
 
 
 async def test_a_put_waits_until_the_server_expects_its_job() -> None:

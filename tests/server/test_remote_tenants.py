@@ -8,6 +8,7 @@ import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import cast
 
 import pytest
 
@@ -23,12 +24,13 @@ from jobq.errors import (
     Unauthenticated,
 )
 from jobq.server.context import ServerContext
-from jobq.server.exchange import ExchangeService
+from jobq.server.exchange import ExchangeService, Stream
 from jobq.server.host import Host
 from jobq.server.principal import Principal, Scope
 from jobq.server.settings import ServerSettings
 from jobq.stores import open_store
-from tests.waiting import PATIENCE_S, until
+from jobq.stores.remote.store import RemoteStore
+from tests.waiting import PATIENCE_S, until, until_it_succeeds
 
 EVERYTHING: tuple[Scope, ...] = ("produce", "work", "read", "admin")
 
@@ -45,9 +47,11 @@ class Trusting:
 
     def __init__(self) -> None:
         self.revoked: set[str] = set()
+        self.refused = 0
 
     def principal(self, token: str | None) -> Principal:
         if not token or token in self.revoked:
+            self.refused += 1
             raise Unauthenticated("the token is missing or revoked")
         body = token.split(".")[1]
         claims = json.loads(base64.urlsafe_b64decode(body + "=" * (-len(body) % 4)))
@@ -179,6 +183,63 @@ async def test_a_stream_ends_with_its_token_and_goes_on_with_the_next_one(
             return True
 
         await until(works, "a stream with the new token")
+
+
+async def test_a_token_that_is_replaced_late_costs_no_outcome(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    trusting, file = Trusting(), tmp_path / "token"
+    first, second = token_of("acme"), token_of("acme", "produce", "read", "work")
+    file.write_text(first)
+    monkeypatch.setenv("JQ_TOKEN_FILE", str(file))
+    started, go_on = asyncio.Event(), asyncio.Event()
+    async with (
+        hosted("remote-late-token", trusting) as url,
+        open_store("memory://remote-late-token") as behind,
+        Queue("work", url) as queue,
+    ):
+
+        @queue.task(retry=0)
+        async def slow() -> None:
+            started.set()
+            await go_on.wait()
+
+        async with Worker(queue, lease=60):
+            job = await slow.enqueue()
+            await asyncio.wait_for(started.wait(), PATIENCE_S)
+            trusting.revoked.add(first)
+            await until(lambda: trusting.refused > 3, "the end of the streams")
+            go_on.set()
+            seen = trusting.refused
+            await until(lambda: trusting.refused > seen + 3, "more tries with the first token")
+            file.write_text(second)
+
+            async def state() -> str:
+                (record,) = await behind.get([JobKey(QueueName("acme", "work"), job.id)])
+                return "" if record is None or not record.state.ended else str(record.state)
+
+            await until(state, "the end of the job")
+            assert (await state()) == "completed"
+
+
+async def test_a_server_of_another_version_that_takes_over_is_unavailable(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A refused outcome would be lost, and the next server may have the version of the client."""
+    monkeypatch.setenv("JQ_TOKEN", token_of("acme"))
+
+    async def other_version(*_: object) -> None:
+        raise ConfigError("the server speaks version 2")
+
+    async with hosted("remote-version", Trusting()) as url, open_store(url) as store:
+        with monkeypatch.context() as patched:
+            patched.setattr(Stream, "_greet", other_version)
+            cast(RemoteStore, store)._connection._lose("the server was replaced")
+            with pytest.raises(StoreUnavailable, match="speaks version 2"):
+                await store.settle([], worker="w", call="1")
+        await until_it_succeeds(
+            lambda: store.settle([], worker="w", call="1"), StoreUnavailable, "the old version"
+        )
 
 
 async def test_a_transaction_of_the_caller_needs_postgresql_itself(

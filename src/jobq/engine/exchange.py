@@ -13,8 +13,7 @@ from collections.abc import Sequence
 from jobq.core.failures import describe, fingerprint
 from jobq.core.records import Claim, Fail, Failure, Settled
 from jobq.engine.run import Run
-from jobq.engine.service import Outage
-from jobq.errors import StoreUnavailable
+from jobq.engine.service import NOT_NOW, Outage
 from jobq.stores.base import Store
 
 log = logging.getLogger("jobq")
@@ -94,7 +93,7 @@ class Exchange:
                     settled = await self._store.settle(
                         outcomes, worker=self._worker, call=call, then=claim
                     )
-            except (StoreUnavailable, TimeoutError) as error:
+            except NOT_NOW as error:
                 await asyncio.sleep(self._outage.failed(error))
             except Exception as error:  # refused: settle one by one, to find the outcome at fault
                 if not runs:

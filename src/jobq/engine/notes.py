@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 from jobq.core.printable import storable
 from jobq.core.records import LeaseRef, LeaseState, Note, Steps
-from jobq.engine.service import Outage
-from jobq.errors import LeaseLost, StoreUnavailable
+from jobq.engine.service import NOT_NOW, Outage
+from jobq.errors import LeaseLost
 from jobq.stores.base import Store
 
 Round = asyncio.Future[dict[LeaseRef, LeaseState]]
@@ -82,7 +82,7 @@ class Notes:
         while True:
             try:
                 states = await self.store.note(notes)
-            except (StoreUnavailable, TimeoutError) as error:
+            except NOT_NOW as error:
                 await asyncio.sleep(self._outage.failed(error))
             except Exception as error:
                 done.set_exception(error)

@@ -17,9 +17,9 @@ from jobq.core.moments import moment
 from jobq.core.printable import one_line
 from jobq.core.queues import Fire, ScheduleRecord, ScheduleSpec
 from jobq.engine.leader import Leader
-from jobq.engine.service import Service
+from jobq.engine.service import NOT_NOW, Service
 from jobq.engine.settings import WorkerSettings
-from jobq.errors import JobqError, StoreUnavailable
+from jobq.errors import JobqError
 from jobq.stores.base import Clock, Store
 
 log = logging.getLogger("jobq")
@@ -103,7 +103,7 @@ async def _fire(store: Store, fires: Sequence[Fire]) -> list[Fire]:
     """
     try:
         done = await store.fire(fires)
-    except StoreUnavailable:
+    except NOT_NOW:
         raise
     except JobqError as error:
         if len(fires) > 1:

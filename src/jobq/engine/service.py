@@ -9,9 +9,14 @@ import time
 from collections.abc import Callable
 from contextvars import ContextVar
 
-from jobq.errors import StoreUnavailable
+from jobq.errors import AccessDenied, StoreUnavailable
 
 log = logging.getLogger("jobq")
+
+NOT_NOW = (StoreUnavailable, TimeoutError, AccessDenied)
+"""Errors of calls that say nothing about what was sent: the same call may work later. A jq-server
+denies access while a token is expired and not replaced yet.
+"""
 
 on_outage: ContextVar[Callable[[BaseException], None]] = ContextVar("jobq_on_outage")
 """Called with the first error of each outage. It may be called in another thread."""
@@ -35,7 +40,7 @@ class Outage:
         """
         if self._tries == 0:
             self._since = time.monotonic()
-            expected = isinstance(error, (StoreUnavailable, TimeoutError))
+            expected = isinstance(error, NOT_NOW)
             log.warning(
                 "%s: %s; trying again until it works",
                 self._what,

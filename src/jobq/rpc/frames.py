@@ -35,7 +35,14 @@ CHUNK = 1 << 20
 """The largest body, in bytes: a quarter of what gRPC accepts as one message by default."""
 
 MAX_PACKET = 256 << 20
-"""The largest packet, in bytes. A list of 1,000 jobs with payloads of 256 KiB still fits."""
+"""The largest packet of a client, in bytes. 1,000 jobs with payloads of 256 KiB still fit."""
+
+MAX_REPLIES = 4 << 30
+"""The largest packet of a server, in bytes. It has what the client has asked for: a server claims
+and lists up to 10,000 jobs at once. A claim that the client could not read would be repeated."""
+
+_HEAD = 100
+"""Bytes of a packet besides the arguments of its call, at most."""
 
 
 class Hello(msgspec.Struct, frozen=True, array_like=True, tag=0):
@@ -124,11 +131,16 @@ def pack(frames: Sequence[Frame]) -> list[bytes]:
     ]
 
 
+def fits(arguments: msgspec.Raw) -> bool:
+    """Whether a server accepts a call with these arguments."""
+    return len(arguments) <= MAX_PACKET - _HEAD
+
+
 class Unpacker:
     """Puts packets together again. ValueError for bytes that no client or server of jobq sends."""
 
-    def __init__(self, max_packet: int = MAX_PACKET) -> None:
-        self._max = max_packet
+    def __init__(self, max_packet: int | None = None) -> None:
+        self._max = max_packet or MAX_PACKET
         self._parts: list[bytes] = []
         self._size = 0
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine
-from typing import Any
+from typing import Any, TypeVar
 
 import grpc
 import grpc.aio
@@ -41,6 +41,10 @@ _HELLO_S = 10.0
 """Seconds until the first frame of a client must have arrived."""
 _LAST_CALLS_S = 10.0
 """Seconds that running calls get when the server stops, before their streams end."""
+_UNREADABLE = (ValueError, msgspec.DecodeError, RecursionError)
+"""What bytes raise that no client of jobq sends: text that is not UTF-8, a list in a list in …"""
+
+T = TypeVar("T")
 
 
 class ExchangeService:
@@ -159,7 +163,7 @@ class Stream:
                     self._take(frame)
         except JobqError as error:
             await self._end_with(error)
-        except (TimeoutError, ValueError, msgspec.DecodeError) as error:
+        except (TimeoutError, *_UNREADABLE) as error:
             await self._end_with(InvalidJob(f"this is not an exchange stream of jobq: {error}"))
 
     async def _greet(self, first: list[Frame]) -> None:
@@ -235,8 +239,6 @@ class Stream:
             await work
         except JobqError as error:
             self.send(refusal_of(number, error))
-        except (msgspec.ValidationError, msgspec.DecodeError) as error:
-            self.send(refusal_of(number, InvalidJob(f"the server cannot read this call: {error}")))
         except Exception:
             log.exception("a call of the exchange stream failed")
             self.send(
@@ -252,7 +254,7 @@ class Stream:
             raise ConfigError(
                 f"the server knows no call {call.method!r}: install the version of the client there"
             )
-        arguments = method.read_arguments(call.arguments)
+        arguments = _read(method.read_arguments, call)
         if not self._room.is_set():
             await self._room.wait()
         if self._entering:
@@ -262,7 +264,7 @@ class Stream:
 
     async def _listen(self, call: Call) -> None:
         assert self._store is not None
-        async with self._store.listen(contract.read_topics(call.arguments)) as signals:
+        async with self._store.listen(_read(contract.read_topics, call)) as signals:
             self.send(Reply(call.number, contract.raw(None)))
             async for signal in signals:
                 self.send(Item(call.number, contract.raw(signal)))
@@ -271,7 +273,7 @@ class Stream:
         """Report the end of a job with its record, so that the client need not read it."""
         assert self._store is not None
         try:
-            job = contract.read_key(call.arguments)
+            job = _read(contract.read_key, call)
             async with self._store.expect(job) as ends:
                 entered.set_result(None)
                 async for record in ends:
@@ -347,6 +349,14 @@ class Stream:
             await asyncio.wait(self._calls.values(), timeout=_LAST_CALLS_S)
         await self._end_with(StoreUnavailable("the server has stopped"))
         self._over.set()
+
+
+def _read(read: Callable[[msgspec.Raw], T], call: Call) -> T:
+    """The arguments of a call. InvalidJob if they are not those of the contract."""
+    try:
+        return read(call.arguments)
+    except _UNREADABLE as error:
+        raise InvalidJob(f"the server cannot read this call: {error}") from None
 
 
 def _size(frame: Frame) -> int:

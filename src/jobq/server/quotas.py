@@ -340,7 +340,10 @@ class _Usage:
                 counts = await store.count(queue)
             return sum(counts.get(state, 0) for state in COUNTED)
 
+        in_flight, added = self.in_flight, self._added
         records = await store.queues(self.tenant)
         counted = sum(await asyncio.gather(*(waiting(record.queue) for record in records)))
         self._counted, self._counted_at = counted, self._clock()
-        self._added = self.in_flight  # they may be counted already: that errs on the safe side
+        # Jobs that were in flight when the count began, or were admitted since, may be counted
+        # already: that errs on the safe side.
+        self._added = in_flight + self._added - added

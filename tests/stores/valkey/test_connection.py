@@ -8,10 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from jobq.core.records import JobKey, LeaseRef, Note, QueueName, Signal, Topic
-from jobq.errors import StoreUnavailable
+from jobq import Job, Queue
+from jobq.core.records import Claim, JobKey, LeaseRef, Note, QueueName, Signal, Topic
+from jobq.errors import PayloadTooLarge, StoreUnavailable
 from jobq.stores import open_store
 from jobq.stores.base import Store
+from jobq.stores.valkey import keys, listener
 from tests.stores.valkey import servers
 from tests.stores.valkey.jobs import done, exchange, spec, take
 from tests.stores.valkey.servers import Server, blocked_clients
@@ -102,6 +104,27 @@ async def test_listeners_receive_signals_after_their_connection_was_closed(
                 assert await anext(signals) == Signal("ended", queue, "a")
 
 
+async def test_a_damaged_queue_does_not_keep_listeners_from_connecting_again(
+    own_server: Server, queue: QueueName, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(listener, "_PING_SECONDS", 0.05)
+    async with open_store(own_server.url) as store:
+        await store.put([spec(queue, "a")])
+        async with (
+            store.listen([Topic("log", queue, None)]),
+            store.listen([Topic("ended", queue, "a")]),
+        ):
+            settings = keys.settings(keys.Space().prefix(queue))
+            own_server.tell("RENAME", settings, "elsewhere")
+            own_server.tell("SET", settings, "of another program")
+            await asyncio.sleep(0.5)  # the registration for the log is renewed meanwhile
+            own_server.tell("CLIENT", "KILL", "TYPE", "pubsub")
+            await until(
+                lambda: b"jq:handle" in own_server.tell("PUBSUB", "CHANNELS"),
+                "the listener to subscribe again",
+            )
+
+
 async def test_a_cancelled_call_does_not_shift_the_replies_of_others(
     own_server: Server, queue: QueueName
 ) -> None:
@@ -145,6 +168,38 @@ async def test_a_missing_password_or_permission_is_reported(
     own_server.tell("CONFIG", "SET", "requirepass", "s3cret")
     with pytest.raises(StoreUnavailable, match="NOAUTH"):
         await open_store(own_server.url).migrate()
+
+
+async def test_a_permission_that_a_function_lacks_is_reported_and_costs_no_outcome(
+    own_server: Server, queue: QueueName
+) -> None:
+    own_server.tell("ACL", "SETUSER", "shy", "on", "nopass", "~*", "&*", "+@all", "-publish")
+    async with (
+        open_store(own_server.url) as caller,
+        open_store(own_server.url.replace("://", "://shy@")) as store,
+    ):
+        await caller.put([spec(queue, "a"), spec(queue, "b")])
+        (lease,) = await take(store, queue)
+        claim = Claim(queues=(queue,), limit=1, lease_ms=30_000)
+        async with caller.listen([Topic("ended", queue, "a")]):
+            with pytest.raises(StoreUnavailable, match="script"):
+                await store.settle([done(lease)], worker="w1", call="again", then=claim)
+        own_server.tell("ACL", "SETUSER", "shy", "+publish")
+        settled = await store.settle([done(lease)], worker="w1", call="again", then=claim)
+        assert settled.stale == ()
+        assert [each.id for each in settled.leases] == ["b"]
+
+
+async def test_a_payload_that_the_server_does_not_accept_is_refused_alone(
+    own_server: Server,
+) -> None:
+    own_server.tell("CONFIG", "SET", "proto-max-bulk-len", "1mb")
+    queue = Queue("work", own_server.url)
+    task = queue.task(len)
+    async with queue:
+        jobs = [task.options(id=f"{n}").enqueue("x" * n) for n in (1, 1_048_567, 2)]
+        found = await asyncio.gather(*jobs, return_exceptions=True)
+        assert [type(each) for each in found] == [Job, PayloadTooLarge, Job]
 
 
 async def test_a_user_without_a_password_is_authenticated_by_name(
@@ -222,3 +277,87 @@ async def test_a_call_that_a_replica_confirms_succeeds(
             (lease,) = await take(store, queue)
             await exchange(store, queue, done(lease))
             assert b"j:a" in replica.tell("KEYS", "*")
+
+
+async def test_a_server_without_room_for_its_functions_is_unavailable_and_asked_again(
+    own_server: Server, queue: QueueName
+) -> None:
+    """An outcome that counted as refused would be lost."""
+    async with open_store(own_server.url) as store:
+        await store.put([spec(queue, "a")])
+        (lease,) = await take(store, queue)
+        own_server.tell("CONFIG", "SET", "maxmemory", "1mb")
+        own_server.tell("FUNCTION", "FLUSH")
+        with pytest.raises(StoreUnavailable, match="OOM"):
+            await exchange(store, queue, done(lease))
+        own_server.tell("CONFIG", "SET", "maxmemory", "0")
+        assert (await exchange(store, queue, done(lease))).stale == ()
+
+
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        (("CONFIG", "SET", "maxclients", "1"), "max number of clients"),
+        (("CONFIG", "SET", "min-replicas-to-write", "1"), "NOREPLICAS"),
+        (("REPLICAOF", "127.0.0.1", "1"), "READONLY"),
+    ],
+)
+async def test_a_server_that_does_not_let_a_worker_sleep_is_unavailable(
+    own_server: Server, queue: QueueName, command: tuple[str, ...], said: str
+) -> None:
+    async with open_store(own_server.url) as store:
+        assert await take(store, queue) == []
+        assert own_server.tell(*command).startswith(b"+OK")
+        with pytest.raises(StoreUnavailable, match=said):
+            await store.sleep([queue], worker="w1", slots=1, timeout_ms=60_000)
+
+
+async def test_a_server_that_unblocks_a_sleeping_worker_is_unavailable(
+    own_server: Server, queue: QueueName
+) -> None:
+    async with open_store(own_server.url) as store:
+        assert await take(store, queue) == []
+        sleeping = asyncio.create_task(
+            store.sleep([queue], worker="w1", slots=1, timeout_ms=60_000)
+        )
+        await until(lambda: blocked_clients(own_server), "the worker to sleep at the server")
+        own_server.tell("REPLICAOF", "127.0.0.1", "1")  # as after a failover
+        with pytest.raises(StoreUnavailable, match="UNBLOCKED"):
+            await sleeping
+
+
+async def test_a_server_that_accepts_no_subscription_is_unavailable(
+    own_server: Server, queue: QueueName
+) -> None:
+    async with open_store(own_server.url) as store:
+        await store.put([spec(queue, "a")])
+        own_server.tell("CONFIG", "SET", "maxclients", "1")
+        with pytest.raises(StoreUnavailable, match="max number of clients"):
+            async with store.listen([Topic("ended", queue, "a")]):
+                pass
+
+
+async def test_a_listener_that_is_cancelled_early_does_not_cost_others_their_signals(
+    own_server: Server, queue: QueueName
+) -> None:
+    async with open_store(own_server.url) as store:
+        await store.put([spec(queue, "a")])
+        async with store.listen([Topic("cancel", None, "w1")]):
+            own_server.freeze()
+            slow = asyncio.create_task(_listen(store, queue))
+            early = asyncio.create_task(_wait_for_end(store, queue, "a"))
+            await asyncio.sleep(0.05)  # `slow` waits for the server, and `early` for `slow`
+            early.cancel()
+            await asyncio.gather(early, return_exceptions=True)
+            own_server.thaw()
+            async with store.listen([Topic("ended", queue, "a")]) as signals:
+                await exchange(store, queue, *map(done, await take(store, queue)))
+                async with asyncio.timeout(10):
+                    assert await anext(signals) == Signal("ended", queue, "a")
+            slow.cancel()
+            await asyncio.gather(slow, return_exceptions=True)
+
+
+async def _wait_for_end(store: Store, queue: QueueName, id: str) -> None:
+    async with store.listen([Topic("ended", queue, id)]) as signals:
+        await anext(signals)

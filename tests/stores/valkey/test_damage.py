@@ -170,3 +170,12 @@ async def test_unreadable_counters_of_one_queue_do_not_affect_others(
     assert [lease.id for lease in leases] == ["b"]
     with pytest.raises(CorruptStore, match="cannot read"):
         await claim(store, "2", QUEUE)
+
+
+@pytest.mark.parametrize("key", [keys.Space().queues, keys.settings(keys.Space().prefix(QUEUE))])
+async def test_a_key_of_another_type_is_reported_as_damage(
+    store: ValkeyStore, server: servers.Server, key: str
+) -> None:
+    server.tell("SET", key, "of another program")
+    with pytest.raises(CorruptStore, match="WRONGTYPE"):
+        await store.put([spec(QUEUE, "a")])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from jobq.stores.valkey.functions import function
 from jobq.stores.valkey.store import ValkeyStore
 
 from .jobs import done, exchange, spec, take
+from .servers import Server
 
 
 @pytest.mark.parametrize(
@@ -53,3 +55,25 @@ async def test_enqueueing_and_waiting_for_the_result_takes_one_call(
         async with asyncio.timeout(10):
             record = await anext(ends)
     assert (record is not None and record.result, producer) == (b"7", [function("put")])
+
+
+@pytest.mark.parametrize("junk", [b"", b"hello", b"\xff\xfe", b"ended\nno prefix\na", b"\x01\x02"])
+async def test_a_message_of_another_program_costs_no_signal(
+    store: ValkeyStore, queue: QueueName, server: Server, junk: bytes
+) -> None:
+    async with store.expect(JobKey(queue, "a")) as ends:
+        await store.put([spec(queue, "a")])
+        channels = server.tell("PUBSUB", "CHANNELS", "jq:handle:*").split(b"\r\n")[2::2]
+        before = subscribed(server)
+        for channel in channels:
+            await store.servers.command("", "PUBLISH", channel, junk)
+        (lease,) = await take(store, queue)
+        await exchange(store, queue, done(lease))
+        async with asyncio.timeout(10):
+            assert await anext(ends) is not None
+    assert subscribed(server) == before
+
+
+def subscribed(server: Server) -> list[bytes]:
+    """The ids of connections that subscribe."""
+    return re.findall(rb"id=(\d+) ", server.tell("CLIENT", "LIST", "TYPE", "pubsub"))

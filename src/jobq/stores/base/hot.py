@@ -60,6 +60,8 @@ class HotStore(Protocol):
         - Members count towards `max_waiting` from when they are staged. If those of one call do not
           all fit, it raises QueueFull. Any refused call discards the flow and frees its places, and
           so does the sweep.
+        - If a call discards a flow that another caller of the handle has begun, the next call of
+          that caller is InvalidJob: it would submit a part of the flow.
         """
         ...
 

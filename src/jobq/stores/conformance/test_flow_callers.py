@@ -77,6 +77,39 @@ async def test_each_member_runs_once_if_two_callers_submit_the_flow(
     assert {each.full for each in results} == {None}
 
 
+@pytest.mark.parametrize("at_once", [False, True])
+async def test_if_one_caller_is_refused_the_other_does_not_store_a_part(
+    q: Desk, at_once: bool
+) -> None:
+    """Both use one handle, as the clients of a jq-server do."""
+    begin, end = [q.spec("1"), q.spec("2")], [q.spec("3"), q.spec("4")]
+    wrong = q.spec("5", after=(q.edge("nobody"),))
+    await q.store.put(begin, flow="f", last=False)
+    if not at_once:
+        await q.store.put(begin, flow="f", last=False)
+    with pytest.raises(InvalidJob, match="nobody"):
+        await q.store.put([*(begin if at_once else end), wrong], flow="f")
+    with pytest.raises(InvalidJob, match="submit it again"):
+        await q.store.put(end, flow="f")
+    assert await q.counts() == {}
+    await q.store.put(end, flow="f")  # no caller is in the middle of it now: this is all of it
+    assert await q.claim_ids() == ["3", "4"]
+
+
+async def test_a_refused_caller_may_submit_the_flow_while_another_is_in_the_middle(
+    q: Desk,
+) -> None:
+    begin, end = [q.spec("1"), q.spec("2")], [q.spec("3"), q.spec("4")]
+    for _ in range(2):
+        await q.store.put(begin, flow="f", last=False)
+    with pytest.raises(InvalidJob, match="nobody"):
+        await q.store.put([q.spec("5", after=(q.edge("nobody"),))], flow="f")
+    await q.store.put(begin, flow="f", last=False)
+    for _ in range(2):
+        await q.store.put(end, flow="f")
+    assert await q.claim_ids() == ["1", "2", "3", "4"]
+
+
 async def test_two_flows_share_a_member_with_many_edges(q_twice: tuple[Desk, Desk]) -> None:
     q, other = q_twice
     many = 2_200

@@ -146,11 +146,11 @@ class RelationalStore(ABC):
         except StoreUnavailable:
             raise  # the members may be stored: the caller repeats the call
         except JobqError:
-            self._drafts.forget(at)
+            self._drafts.refused(at)
             await submission.discard(self._write, at)
             raise
         if last:
-            self._drafts.forget(at)
+            self._drafts.submitted(at)
         return results
 
     async def settle(

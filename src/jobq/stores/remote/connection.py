@@ -18,7 +18,7 @@ from typing import Any
 
 import msgspec
 
-from jobq.errors import AccessDenied, ConfigError, JobqError, StoreUnavailable
+from jobq.errors import AccessDenied, ConfigError, JobqError, PayloadTooLarge, StoreUnavailable
 from jobq.rpc import contract, frames
 from jobq.rpc.frames import Call, Cancel, Frame, Hello, Item, Refusal, Reply, Time, Welcome
 from jobq.rpc.refusals import error_of
@@ -197,9 +197,12 @@ class Connection:
                 # Half of a call's time, so that a call that waits for a stream outlives a bad one.
                 await self._connect(self._address.timeout / 2)
                 break
-            except (ConfigError, AccessDenied) as error:
+            except AccessDenied as error:
                 # A token or a certificate may be replaced. Calls must know why they wait.
                 self._fail_waiting(error)
+            except ConfigError as error:
+                # A server of another version. It refuses the connection, and no call.
+                self._fail_waiting(StoreUnavailable(self._about(str(error))))
             except Exception as error:
                 log.debug("%s: %s", self._address.shown, error)
             await asyncio.sleep(delay * random.uniform(0.5, 1.0))
@@ -220,6 +223,11 @@ class Connection:
         """Make a call and return its decoded reply."""
         loop = asyncio.get_running_loop()
         self._check_home(loop)
+        if not frames.fits(arguments):
+            raise PayloadTooLarge(
+                f"the call {method.name} has {len(arguments):,} bytes, and a jq-server accepts "
+                f"{frames.MAX_PACKET:,} at once: send fewer jobs per call"
+            )
         until = loop.time() + (timeout or self._address.timeout)
         while True:
             stream = self._stream or await self._connected(until)

@@ -82,7 +82,7 @@ class Stream:
             yield from messages
 
     def _receive(self) -> None:
-        unpacker = frames.Unpacker()
+        unpacker = frames.Unpacker(frames.MAX_REPLIES)
         try:
             for message in self._call:
                 self.heard = time.monotonic()

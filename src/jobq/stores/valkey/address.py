@@ -77,12 +77,16 @@ def parse(url: str) -> Address:
     kind, tls = _KINDS[parts.scheme]
     credentials, _, hosts = parts.netloc.rpartition("@")
     user, _, password = credentials.partition(":")
-    options = dict(parse_qsl(parts.query, keep_blank_values=True))
+    given = parse_qsl(parts.query, keep_blank_values=True)
+    options = dict(given)
     if unknown := options.keys() - _OPTIONS:
         raise ConfigError(
             f"{shown(url)!r} has the unknown option {min(unknown)!r}: "
             f"the options are {', '.join(sorted(_OPTIONS))}"
         )
+    if len(options) < len(given):
+        twice = next(name for name, _ in given if [n for n, _ in given].count(name) > 1)
+        raise ConfigError(f"{shown(url)!r} has the option {twice!r} twice")
     path = [unquote(p) for p in parts.path.split("/") if p]
     name = None
     if kind == "sentinel":
@@ -92,18 +96,32 @@ def parse(url: str) -> Address:
                 "write valkey+sentinel://host:26379/mymaster"
             )
         name = path.pop(0)
-    db = _number(url, "database", path[0]) if path else 0
+    db = _number(url, "database", path.pop(0)) if path else 0
+    if path:
+        raise ConfigError(f"{shown(url)!r} has {path[0]!r} after its database: remove it")
+    if kind == "single" and "," in hosts:
+        raise ConfigError(
+            f"{shown(url)!r} names one server only: for several, write "
+            "valkey+cluster://host,host or valkey+sentinel://host,host/name"
+        )
     if kind == "cluster" and db:
         raise ConfigError(f"{shown(url)!r} names database {db}: a Cluster has only database 0")
     default = 26379 if kind == "sentinel" else 6379
     wait = _number(url, "wait", options.get("wait", "0"))
     wait_timeout = seconds_of(url, "wait_timeout", options.get("wait_timeout", "1"))
     timeout = seconds_of(url, "timeout", options.get("timeout", "5"))
+    if wait_timeout < 0.001:  # a WAIT of 0 ms has no limit
+        raise ConfigError(
+            f"{shown(url)!r} has {wait_timeout:g} for wait_timeout: use 0.001 s or more"
+        )
     if wait and wait_timeout >= timeout:
         raise ConfigError(
             f"{shown(url)!r} waits {wait_timeout:g} s for replicas, but closes the connection "
             f"after {timeout:g} s without a reply: make wait_timeout shorter than timeout"
         )
+    tls = _tls(url, tls, options.get("tls"))
+    if "ca" in options and not tls:
+        raise ConfigError(f"{shown(url)!r} has ca without TLS: add tls=1")
     return Address(
         kind=kind,
         nodes=tuple(_node(url, host, default) for host in (hosts or "localhost").split(",")),
@@ -116,10 +134,19 @@ def parse(url: str) -> Address:
         wait=wait,
         wait_timeout_ms=int(wait_timeout * 1000),
         timeout=timeout,
-        tls=tls or options.get("tls") == "1",
+        tls=tls,
         ca=options.get("ca"),
         prefix=_prefix(url, options.get("prefix", SPACE)),
     )
+
+
+def _tls(url: str, by_scheme: bool, option: str | None) -> bool:
+    """A word that is not understood must not send a password in the clear."""
+    if option not in (None, "0", "1"):
+        raise ConfigError(f"{shown(url)!r} has {option!r} for tls: use 1 or 0")
+    if by_scheme and option == "0":
+        raise ConfigError(f"{shown(url)!r} has tls=0, but its scheme uses TLS: remove one of them")
+    return by_scheme or option == "1"
 
 
 def _prefix(url: str, text: str) -> str:

@@ -51,6 +51,7 @@ class Flows:
         """Stage members. With the last ones, submit the flow."""
         if not specs:
             raise refusals.empty_flow(flow)
+        self._draft(specs[0].queue.tenant, flow).enter(specs[0])
         try:
             return await self._put(specs, flow, last)
         except PartitionsChanged:
@@ -69,7 +70,7 @@ class Flows:
         tenant = specs[0].queue.tenant
         prefixes = [await self._prefix(spec) for spec in specs]
         draft = self._draft(tenant, flow)
-        verb = "stage" if draft.prefixes else "begin"
+        verb = "begin" if draft.begins(specs[0]) else "stage"
         state, *_ = await self._manifest(tenant, flow, verb, *dict.fromkeys(prefixes))
         if state == b"open":
             try:
@@ -87,7 +88,7 @@ class Flows:
                     raise
                 state = b"done"  # another caller, which repeats these calls, has submitted it
         if state == b"swept":
-            self.drafts.pop((tenant, flow), None)
+            self._leave(tenant, flow)
             raise refusals.swept_flow(flow)
         if not last:
             return [
@@ -112,6 +113,14 @@ class Flows:
             del self.drafts[name]
         return self.drafts.setdefault((tenant, flow), _Draft(tenant, now))
 
+    def _leave(self, tenant: str, flow: str) -> None:
+        """A call was refused: nothing is staged. Other callers may be in the middle of the flow."""
+        draft = self.drafts.pop((tenant, flow), None)
+        if draft is not None and draft.callers > 1:
+            self.drafts[tenant, flow] = _Draft(
+                tenant, draft.since, first=draft.first, callers=draft.callers - 1
+            )
+
     async def _manifest(self, tenant: str, flow: str, verb: str, *prefixes: str) -> Any:
         """Ask the one place that decides whether a flow is submitted (see lua/manifest.lua)."""
         key = self._places.space.manifest(tenant, flow)
@@ -121,7 +130,7 @@ class Flows:
     async def _give_up(self, flow: str, tenant: str) -> bool:
         """Remove everything that was staged of a refused flow. Returns True if the flow is
         submitted: then it stays."""
-        self.drafts.pop((tenant, flow), None)
+        self._leave(tenant, flow)
         state, *prefixes = await self._manifest(tenant, flow, "sweep")
         if state == b"done":
             return True
@@ -304,14 +313,30 @@ class Flows:
 class _Draft:
     """What this handle knows about a flow that it stages."""
 
-    def __init__(self, tenant: str, since: float) -> None:
+    def __init__(
+        self, tenant: str, since: float, *, first: JobKey | None = None, callers: int = 0
+    ) -> None:
         self.tenant = tenant
         self.since = since
+        self.first = first
+        """The first member of the first call. Later calls must find the flow staged."""
+        self.callers = callers
+        """Calls that began the flow. Two callers may submit it through one handle."""
         self.prefixes: dict[JobKey, str] = {}
         self.edges: dict[Edge, str] = {}
         self.locks: dict[Lock, str] = {}
         self.samples: dict[str, dict[bool, JobSpec]] = {}
         """Per prefix, of the members with a key and of those without, the one that costs most."""
+
+    def enter(self, spec: JobSpec) -> None:
+        """Count a call that begins the flow: its first member is `spec`."""
+        job = JobKey(spec.queue, spec.id)
+        self.first = self.first or job
+        self.callers += self.first == job
+
+    def begins(self, spec: JobSpec) -> bool:
+        """Whether a call whose first member is `spec` may begin the flow."""
+        return not self.prefixes and self.first in (None, JobKey(spec.queue, spec.id))
 
     def add(self, specs: Sequence[JobSpec], prefixes: list[str]) -> None:
         for spec, prefix in zip(specs, prefixes, strict=True):

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 from jobq.core.pace import Pace
 from jobq.core.records import JobKey, JobRecord, QueueName, Signal, Topic
-from jobq.errors import StoreUnavailable
+from jobq.errors import CorruptStore, JobqError
 from jobq.stores.valkey import job_replies, keys
 from jobq.stores.valkey.calls import Calls
 from jobq.stores.valkey.places import Places
@@ -48,6 +48,9 @@ class Listener:
         self._pace = pace
         self._listeners: dict[Topic, set[asyncio.Queue[Signal]]] = {}
         self._channels: dict[str, int] = {}
+        """How many listen to a channel."""
+        self._subscribed: set[str] = set()
+        """The channels that the server has confirmed on the connection."""
         self._connection: Connection | None = None
         self._supervisor: asyncio.Task[None] | None = None
         self._opening = asyncio.Lock()
@@ -113,14 +116,15 @@ class Listener:
     # ── the connection ────────────────────────────────────────────────────────────────────────────
 
     async def _subscribe(self, channels: Sequence[str]) -> None:
-        new = [channel for channel in dict.fromkeys(channels) if channel not in self._channels]
         for channel in channels:
             self._channels[channel] = self._channels.get(channel, 0) + 1
         async with self._opening:
             if self._connection is None or self._connection.closed:
                 await self._open()
-            elif new:
-                await _subscribe(self._connection, new)
+            else:
+                # Another listener of a channel may have been cancelled before it subscribed.
+                new = dict.fromkeys(each for each in channels if each not in self._subscribed)
+                await self._send_subscribe(self._connection, list(new))
 
     def _unsubscribe(self, channels: Sequence[str]) -> None:
         for channel in channels:
@@ -128,14 +132,16 @@ class Listener:
             # The channel of the handle stays subscribed: the next expected job needs it again.
             if not self._channels[channel] and channel != self.channel:
                 del self._channels[channel]
+                self._subscribed.discard(channel)
                 if self._connection is not None and not self._connection.closed:
                     self._connection.send("UNSUBSCRIBE", channel)
 
     async def _open(self) -> None:
         node = await self._servers.node_of(self.channel)
         connection = await self._servers.open(node)
+        self._subscribed.clear()
         try:
-            await _subscribe(connection, list(self._channels))
+            await self._send_subscribe(connection, list(self._channels))
         except BaseException:  # the caller was cancelled, or the server refused
             connection.close()
             raise
@@ -143,6 +149,12 @@ class Listener:
         self._connection = connection
         if self._supervisor is None or self._supervisor.done():
             self._supervisor = asyncio.get_running_loop().create_task(self._supervise())
+
+    async def _send_subscribe(self, connection: Connection, channels: Sequence[str]) -> None:
+        """Subscribe to channels. The server confirms each one by a reply."""
+        for channel in channels:
+            await self._servers.ask(connection, "SUBSCRIBE", channel)
+            self._subscribed.add(channel)
 
     async def _supervise(self) -> None:
         """Replace a connection that is lost. Those who listen find what it missed by reading."""
@@ -159,8 +171,9 @@ class Listener:
                     await self._connection.ask("PING")  # type: ignore[union-attr]
                 for topic in list(self._listeners):
                     if topic.kind == "log":
-                        await self._register(topic)
-            except (StoreUnavailable, ServerError, OSError) as e:
+                        with contextlib.suppress(CorruptStore):  # other queues still work
+                            await self._register(topic)
+            except (JobqError, ServerError, OSError) as e:
                 url = self._servers.address.shown
                 log.info("the subscribed connection to %s is unavailable: %s", url, e)
                 await asyncio.sleep(_RETRY_SECONDS)
@@ -207,12 +220,6 @@ class Listener:
                 await self._supervisor
         if self._connection is not None:
             await self._connection.aclose()
-
-
-async def _subscribe(connection: Connection, channels: Sequence[str]) -> None:
-    """Subscribe to channels. The server confirms each one by a reply."""
-    for channel in channels:
-        await connection.ask("SUBSCRIBE", channel)
 
 
 async def _items(queue: asyncio.Queue[T]) -> AsyncIterator[T]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Sequence
 
-from jobq.errors import ConfigError, CorruptStore, JobqError, StoreUnavailable
+from jobq.errors import ConfigError, CorruptStore, JobqError, PayloadTooLarge, StoreUnavailable
 from jobq.stores.valkey import keys, layout_version
 from jobq.stores.valkey.address import Address, Node
 from jobq.stores.valkey.server_checks import check_server, load_library
@@ -38,6 +38,11 @@ repeated.
 
 If they counted as refusals of the call itself, a worker would lose the outcomes of ended jobs
 whenever another user's script keeps the server busy.
+"""
+
+_DENIED = ("ACL failure in script", "The user executing the script can't")
+"""The user may call a function, but lacks a permission that the function needs. Its call may have
+had an effect and may be repeated, as one whose reply was lost. The second text is Redis 7.0's.
 """
 
 
@@ -101,7 +106,7 @@ class Servers:
             self.forget(node)
             if isinstance(e, JobqError):
                 raise
-            raise StoreUnavailable(f"{node[0]}:{node[1]}: {e}") from e
+            raise _unavailable(node, e) from e
 
     async def _prepare(self, connection: Connection) -> None:
         """Refuse a store of a newer jobq, then make sure that the library is loaded."""
@@ -132,6 +137,13 @@ class Servers:
     async def open(self, node: Node) -> Connection:
         """A new connection that is not shared, for blocking commands and subscriptions."""
         return await connect(node, self.address)
+
+    async def ask(self, connection: Connection, *command: Argument, patience: float = 0.0) -> Reply:
+        """Send one command on such a connection. StoreUnavailable if the server refuses it."""
+        try:
+            return await connection.ask(*command, patience=patience)
+        except ServerError as e:
+            raise _unavailable(connection.node, e) from e
 
     async def check(self) -> None:
         """Raise ConfigError if a primary may lose jobs silently, or is too old.
@@ -252,22 +264,37 @@ class Servers:
                 self.forget(None)
             return target, word == "ASK"
         if "unction not found" in text:  # FUNCTION FLUSH, or a failover to a node that was empty
-            await self._prepare(connection)
+            try:
+                await self._prepare(connection)
+            except ServerError as e:  # no memory or no permission to load them
+                raise _unavailable(node, e) from e
             return node, False
+        if any(denied in text for denied in _DENIED):
+            raise _unavailable(node, error)
+        if text.startswith("ERR Protocol error"):
+            connection.close()  # the server does so too, and the next call must not meet that
+            raise PayloadTooLarge(
+                f"{node[0]}:{node[1]} does not accept values of this size ({text}): raise "
+                "proto-max-bulk-len, or store the data elsewhere and pass a reference"
+            )
         if word in _NOT_NOW:
             self.forget(node)
             if word in ("READONLY", "MASTERDOWN"):
                 connection.close()
-            raise StoreUnavailable(f"{node[0]}:{node[1]} cannot serve now: {text}")
+            raise _unavailable(node, error)
         if word == "OOM" or "OOM" in text[:40]:
             raise StoreUnavailable(
                 f"{node[0]}:{node[1]} is out of memory (maxmemory). Nothing of this call was "
                 "stored (of a bulk, earlier calls were). Raise maxmemory, or let workers drain "
                 "the queue"
             )
-        if "user_function" in text or "script" in text:
+        if word == "WRONGTYPE" or "user_function" in text or "script" in text:
             raise CorruptStore(f"the server cannot read the data of a call on {key!r}: {text}")
         raise error
+
+
+def _unavailable(node: Node, error: ServerError) -> StoreUnavailable:
+    return StoreUnavailable(f"{node[0]}:{node[1]} cannot serve now: {error}")
 
 
 def _target(text: str, node: Node) -> Node:

@@ -176,7 +176,9 @@ class Sleepers:
         if connection is None or connection.closed:
             connection = await self._servers.open(node)
         try:
-            popped = await connection.ask("BLPOP", *group, str(_POP_SECONDS), patience=_POP_SECONDS)
+            popped = await self._servers.ask(
+                connection, "BLPOP", *group, str(_POP_SECONDS), patience=_POP_SECONDS
+            )
         except BaseException:
             self._servers.forget(node)
             connection.close()

@@ -37,6 +37,7 @@ class Sentinel(Servers):
     def __init__(self, address: Address) -> None:
         super().__init__(address)
         self._primary: Node | None = None
+        self._found = False  # a Sentinel has named the primary before
 
     def known(self, key: str) -> Node | None:
         """The primary, if a Sentinel has named it."""
@@ -58,6 +59,7 @@ class Sentinel(Servers):
 
     async def _ask(self) -> Node:
         last: Exception | None = None
+        unknown: list[Node] = []
         for node in self.address.nodes:
             try:
                 connection = await connect(
@@ -75,13 +77,21 @@ class Sentinel(Servers):
                 continue
             finally:
                 await connection.aclose()
-            if found is None:
-                raise ConfigError(
-                    f"the Sentinel at {node[0]}:{node[1]} knows no primary named "
-                    f"{self.address.name!r}: check the name in the URL"
-                )
-            return found[0].decode(), int(found[1])
-        raise StoreUnavailable(f"no Sentinel of {self.address.shown} responds: {last}")
+            if found is not None:
+                self._found = True
+                return found[0].decode(), int(found[1])
+            unknown.append(node)  # it may have restarted without its configuration
+        if not unknown:
+            raise StoreUnavailable(f"no Sentinel of {self.address.shown} responds: {last}")
+        names = ", ".join(f"{host}:{port}" for host, port in unknown)
+        if self._found:
+            raise StoreUnavailable(
+                f"the Sentinels at {names} have forgotten the primary {self.address.name!r}"
+            )
+        raise ConfigError(
+            f"the Sentinels at {names} know no primary named {self.address.name!r}: check the name "
+            "in the URL"
+        )
 
 
 class Cluster(Servers):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, cast
@@ -16,6 +17,8 @@ import hiredis
 
 from jobq.errors import StoreUnavailable
 from jobq.stores.valkey.address import Address, Node
+
+log = logging.getLogger("jobq.valkey")
 
 Reply = Any
 Argument = str | bytes | int
@@ -62,11 +65,18 @@ class Connection(asyncio.Protocol):
             if reply is _NOT_YET:
                 return
             if self.on_message is not None and type(reply) is list and reply[0] in _PUSHED:
-                self.on_message(reply)
+                self._pass_on(self.on_message, reply)
             elif waiting:
                 future, _ = waiting.popleft()
                 if not future.done():
                     future.set_result(reply)
+
+    def _pass_on(self, on_message: Callable[[list[Any]], None], message: list[Any]) -> None:
+        """Anyone may publish to a channel: what cannot be read must not end the connection."""
+        try:
+            on_message(message)
+        except Exception as e:
+            log.warning("%s: a message on %r is not jobq's: %r", self._peer, message[1], e)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Callers that still wait get StoreUnavailable: whether their commands acted is unknown."""
