@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
 
 from bench.capacity import places
-from bench.capacity.meters import Sample, resident
+from bench.capacity.meters import Sample, cpu_us, resident
 from bench.capacity.places import Target, connections
 from bench.capacity.program import Process, Settings, started
 from jobq.capacity.constants import PartitionCosts, ProcessCosts, ServerCosts, StoreCosts
@@ -104,13 +104,18 @@ class Sparse(NamedTuple):
     log: float  # with its put
 
 
+def sparse_queue(partitions: int) -> str:
+    """The name of a queue for sparse jobs."""
+    return f"sparse-{partitions}"
+
+
 def sparse(target: Target, put: Put, many: Runs, n: int, partitions: int = 1) -> Sparse:
     """Jobs that come one by one to a worker that has nothing else to do.
 
     On a busy machine the worker may be late, and then makes fewer calls per job. So the costs are
     those of the calls that were made, for as many calls as a sparse job needs.
     """
-    settings = Settings(url=target.url, queue=f"sparse-{partitions}", partitions=partitions)
+    settings = Settings(url=target.url, queue=sparse_queue(partitions), partitions=partitions)
     with (
         started(msgspec.structs.replace(settings, workers=1, concurrency=10)) as worker,
         started(settings) as producer,
@@ -137,10 +142,10 @@ def sparse(target: Target, put: Put, many: Runs, n: int, partitions: int = 1) ->
     )
 
 
-def cycle(target: Target, put: Put, sizes: Sizes) -> float:
+def cycle(target: Target, put: Put, sizes: Sizes, partitions: int = 1) -> float:
     """A sparse job on a server that is busy, without its put, in µs."""
     with started(Settings(url=target.url, queue="cycle")) as producer:
-        producer.ask("cycle", n=sizes.single)
+        producer.ask("cycle", n=sizes.single, partitions=partitions)
         found = cost(target, lambda: producer.ask("run")).per(sizes.single)
     return found.cpu_us - put.call.cpu_us - put.job.cpu_us
 
@@ -221,7 +226,8 @@ def store(target: Target, sizes: Sizes) -> tuple[StoreCosts, ProcessCosts, dict[
         event_bytes=event_bytes,
         connections=links,
         connection_bytes=memory,
-        log_bytes=few.log - 2 * (PAYLOAD + FRAME) - RESULT if few.log else 0.0,
+        log_bytes=_log(few.log),
+        dense_log_bytes=_log(put.job.log + many.server.log),
         **calls,
     )
     worker = ProcessCosts(
@@ -229,6 +235,11 @@ def store(target: Target, sizes: Sizes) -> tuple[StoreCosts, ProcessCosts, dict[
     )
     relay = {"relay_us": relayed["cpu_us"] / events, "line_bytes": relayed["bytes"] / events}
     return costs, worker, relay
+
+
+def _log(found: float) -> float:
+    """Bytes of write-ahead log besides the data: the payload is written by the put and the end."""
+    return max(0.0, found - 2 * (PAYLOAD + FRAME) - RESULT)
 
 
 def _worker_memory(target: Target) -> float:
@@ -249,36 +260,61 @@ def _connections(target: Target) -> tuple[float, float]:
     return float(links), used
 
 
+FEW, MANY = 4, 24
+"""Partitions of the queues that are compared."""
+
+
 def partitions(sizes: Sizes) -> PartitionCosts:
-    """A partitioned queue on one Valkey, compared with a plain one."""
-    few, many = 4, 32
+    """A partitioned queue on one Valkey, compared with a plain one and with one on a Cluster."""
     with places.valkey() as target, started(Settings(url=target.url)) as producer:
         put = puts(target, producer, sizes)
         full = dense(target, producer, "load", sizes.single + sizes.batched + 1)
-        plain, small, large = (
-            sparse(target, put, full, sizes.sparse, parts) for parts in (1, few, many)
-        )
+        plain, small = (sparse(target, put, full, sizes.sparse, parts) for parts in (1, FEW))
+        busy = cycle(target, put, sizes, FEW) - cycle(target, put, sizes)
         one, wide = (_look(target, producer, sizes.single, width) for width in (1, 17))
-    look = max(0.0, wide - one) / 16
-    look_bytes = (large.bytes - small.bytes) / (many - few) / LOOKS
+    look = max(0.0, wide.cpu_us - one.cpu_us) / 16
+    look_bytes = (wide.bytes - one.bytes) / 16
+    with places.cluster() as target:
+        ends, apart = _cluster(target, put, full, sizes)
     with places.valkey() as target:
         settings = Settings(url=target.url, queue="parted", partitions=16)
         with started(settings) as producer:
             producer.ask("put", n=10_000, batch=1_000)
             spread = dense(target, producer, "parted", 10_001, partitions=16)
+    job_us = max(0.0, busy - LOOKS * (one.cpu_us + (FEW - 1) * look))
+    looks = LOOKS * ((one.cpu_us - look) * len(ends) + look * MANY)
     return PartitionCosts(
-        job_us=max(0.0, small.us - plain.us - LOOKS * (one + (few - 1) * look)),
-        job_bytes=max(0.0, small.bytes - plain.bytes - LOOKS * few * look_bytes),
-        look_call_us=one - look,
+        job_us=job_us,
+        job_bytes=max(0.0, small.bytes - plain.bytes - LOOKS * FEW * look_bytes),
+        look_call_us=one.cpu_us - look,
         look_us=look,
         look_bytes=look_bytes,
         dense_us=max(0.0, spread.server.cpu_us - full.server.cpu_us),
+        # What the other costs do not explain, on servers that sleep between the jobs.
+        primary_us=max(0.0, apart.us - plain.us - job_us - looks) / (len(ends) - 1),
+        home_us=max(0.0, apart.us * _home_part(ends) - job_us),
     )
 
 
-def _look(target: Target, producer: Process, n: int, width: int) -> float:
+def _cluster(target: Target, put: Put, full: Runs, sizes: Sizes) -> tuple[list[float], Sparse]:
+    """A sparse job in a Cluster, and the processor time of each primary for all of them."""
+    pids = [places.pid_of(port) for port in target.ports]
+    before = [cpu_us(pid) for pid in pids]
+    found = sparse(target, put, full, sizes.sparse, MANY)
+    return [cpu_us(pid) - then for pid, then in zip(pids, before, strict=True)], found
+
+
+def _home_part(used: Sequence[float]) -> float:
+    """The part of all processor time that the queue's home has besides that of its partitions."""
+    queue, primaries = sparse_queue(MANY), len(used)
+    home = places.home(queue, primaries)
+    share, part = places.shares(queue, MANY, primaries)[home], used[home] / sum(used)
+    return max(0.0, part - share) / (1 - share)
+
+
+def _look(target: Target, producer: Process, n: int, width: int) -> Sample:
     producer.ask("peek", n=n, width=width)
-    return cost(target, lambda: producer.ask("run")).cpu_us / n
+    return cost(target, lambda: producer.ask("run")).per(n)
 
 
 def server(sizes: Sizes) -> ServerCosts:

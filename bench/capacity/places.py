@@ -18,6 +18,9 @@ from bench.capacity.meters import (
 )
 from bench.places import Postgres, SqliteFile, place
 from bench.server import running_server
+from jobq.capacity.use import SLOTS
+from jobq.core.records import QueueName
+from jobq.stores.valkey.keys import Space, slot_of
 from tests.stores.valkey.servers import running_cluster
 
 
@@ -35,7 +38,7 @@ def valkey() -> Iterator[Target]:
     """One Valkey without persistence."""
     with place("valkey", "valkey://127.0.0.1:{port}") as where:
         port = int(where.url.rpartition(":")[2])
-        yield Target(where.url, valkey_meter([(_pid(port), port)]), (port,))
+        yield Target(where.url, valkey_meter([(pid_of(port), port)]), (port,))
 
 
 @contextmanager
@@ -46,7 +49,7 @@ def cluster() -> Iterator[Target]:
         running_cluster(Path(folder), replicas=0) as nodes,
     ):
         ports = tuple(primary.port for primary in nodes.primaries)
-        yield Target(nodes.url, valkey_meter([(_pid(port), port) for port in ports]), ports)
+        yield Target(nodes.url, valkey_meter([(pid_of(port), port) for port in ports]), ports)
 
 
 @contextmanager
@@ -76,8 +79,26 @@ def sqlite() -> Iterator[tuple[str, SqliteFile]]:
         yield where.url, where
 
 
-def _pid(port: int) -> int:
+def pid_of(port: int) -> int:
+    """The process of a Valkey server."""
     return info(port, "server", "process_id")
+
+
+def shares(queue: str, partitions: int, primaries: int) -> list[float]:
+    """The part of a queue's partitions that each primary has."""
+    name, counts = QueueName("default", queue), [0] * primaries
+    for partition in range(partitions):
+        counts[_primary(Space().partition_prefix(name, partition), primaries)] += 1
+    return [count / partitions for count in counts]
+
+
+def home(queue: str, primaries: int) -> int:
+    """The primary where workers of a partitioned queue sleep."""
+    return _primary(Space().prefix(QueueName("default", queue)), primaries)
+
+
+def _primary(key: str, primaries: int) -> int:
+    return slot_of(key) * primaries // SLOTS
 
 
 def connections(port: int) -> int:

@@ -19,16 +19,19 @@ import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import AsyncExitStack, contextmanager
 from itertools import count
+from random import Random
 from typing import Any
 
 import msgspec
 
 from jobq import Queue, Worker
+from jobq.core.queues import QueueConfig
 from jobq.core.records import Claim, Complete, JobSpec, Lease, LeaseRef, QueueName
 from jobq.relay.files import FilesTarget
 from jobq.relay.relay import Relay
 from jobq.stores import open_store
 from jobq.stores.base import Store
+from jobq.stores.valkey.keys import Space, counters
 
 _calls = count()
 
@@ -65,12 +68,18 @@ class Producer:
                 await self.work.enqueue_many([(text,)] * min(batch, n - start))
         return {"cpu_us": (time.process_time() - began) * 1e6}
 
-    async def pace(self, rate: float, n: int, payload: int = 100, batch: int = 1) -> dict[str, Any]:
-        """Put n jobs at a steady rate, each alone or `batch` together."""
+    async def pace(
+        self, rate: float, n: int, payload: int = 100, batch: int = 1, random: bool = False
+    ) -> dict[str, Any]:
+        """Put n jobs at a rate, each alone or `batch` together, evenly or at random times."""
+        times = [start / rate for start in range(0, n, batch)]
+        if random:
+            drawn = Random(n)
+            times = sorted(drawn.uniform(0, n / rate) for _ in times)
         text, began = "x" * payload, time.monotonic()
         tasks: list[asyncio.Future[Any]] = []
-        for start in range(0, n, batch):
-            await asyncio.sleep(max(0.0, began + start / rate - time.monotonic()))
+        for start, at in zip(range(0, n, batch), times, strict=True):
+            await asyncio.sleep(max(0.0, began + at - time.monotonic()))
             put = (
                 self.work.enqueue(text)
                 if batch == 1
@@ -107,14 +116,16 @@ class Producer:
         await self._take(queue, 0, leases)
         return {"ms": statistics.median(times) * 1000, "cpu_us": used * 1e6}
 
-    async def cycle(self, n: int, handles: int = 8) -> dict[str, Any]:
+    async def cycle(self, n: int, partitions: int = 1, handles: int = 8) -> dict[str, Any]:
         """The calls of n sparse jobs: put, claim, look for more, settle. Several handles at once,
         each with its own queue, so that the server is busy."""
         url = self.url
 
         async def one(number: int, jobs: int) -> None:
-            queue = QueueName("default", f"cycle-{number}")
+            queue = QueueName("default", f"cycle-{partitions}-{number}")
             async with open_store(url) as store:
+                if partitions > 1:
+                    await store.declare(queue, QueueConfig(partitions=partitions))
                 for _ in range(jobs):
                     await store.put([_spec(queue, 100)])
                     leases = await self._take(queue, 10, store=store, worker=f"c{number}")
@@ -127,16 +138,15 @@ class Producer:
 
     async def peek(self, n: int, width: int, handles: int = 8) -> dict[str, Any]:
         """Read counters, `width` at a time, as a worker of a partitioned Valkey queue does."""
-        url = self.url
+        url, key = self.url, counters(Space().prefix(self.name))
 
-        async def one(number: int) -> None:
+        async def one() -> None:
             async with open_store(url) as store:
                 servers: Any = store.servers  # type: ignore[attr-defined]
-                key = f"jq:{{default:cycle-{number}}}c"
                 for _ in range(n // handles):
                     await servers.get_all([key] * width)
 
-        self.go = lambda: asyncio.gather(*(one(number) for number in range(handles)))
+        self.go = lambda: asyncio.gather(*(one() for _ in range(handles)))
         return {}
 
     async def run(self) -> dict[str, Any]:

@@ -88,11 +88,36 @@ def test_upkeep_and_renewals_are_as_frequent_as_the_workers_say() -> None:
 
 
 def test_jobs_that_come_together_or_quickly_share_calls() -> None:
-    load = Load(jobs_per_s=100)
-    alone = exchanges(load, 10, 1, exchange_ms=1)
+    load, ten, one = Load(jobs_per_s=100), Fleet(workers=10), Fleet(workers=1)
+    alone = exchanges(load, ten, exchange_ms=1)
     assert 0.9 < alone < 1
-    assert exchanges(load, 10, 50, exchange_ms=1) < alone / 40
-    assert exchanges(load, 1, 1, exchange_ms=10) < alone / 3
+    many = msgspec.structs.replace(load, enqueue_batch=60)
+    assert exchanges(many, ten, exchange_ms=1) == pytest.approx(1 / 60.03)
+    apart = Fleet(workers=10, primaries=3, partitions=6)  # a group from each primary
+    assert exchanges(many, apart, exchange_ms=1) == pytest.approx(1 / 20.03)
+    assert exchanges(load, apart, exchange_ms=1) == alone
+    assert exchanges(load, one, exchange_ms=10) < alone / 3
+
+
+def test_the_primary_of_a_queues_name_has_more_to_do_than_its_share_of_partitions() -> None:
+    found = use(Load(jobs_per_s=100), Fleet(workers=1, primaries=3, partitions=12), COSTS)
+    assert found.waking.home_us > 0
+    for each, total in (
+        (found.primary_us, found.total_us + 2 * found.store_us["workers"]),
+        (found.primary_waking_us, found.waking.store_us),
+    ):
+        home, *others = (each(1 / 3, part) for part in (1, 0, 0))
+        assert home >= others[0]
+        assert home + sum(others) == pytest.approx(total)
+
+
+def test_every_further_primary_that_a_look_wakes_costs_more() -> None:
+    load = Load(jobs_per_s=10)
+    few, many = (
+        use(load, Fleet(workers=1, primaries=n, partitions=16), COSTS).waking.store_us
+        for n in (3, 12)
+    )
+    assert many - few == pytest.approx(9 * 10 * COSTS.partitions.primary_us, rel=0.2)
 
 
 def test_a_batch_is_divided_among_partitions() -> None:

@@ -57,6 +57,7 @@ class StoreCosts(msgspec.Struct, frozen=True, kw_only=True):
     connections: float  # of one worker process to one server
     connection_bytes: float  # memory of the server per connection
     log_bytes: float = 0.0  # write-ahead log per sparse job (PostgreSQL), besides its data
+    dense_log_bytes: float = 0.0  # the same per dense job
 
 
 class PartitionCosts(msgspec.Struct, frozen=True, kw_only=True):
@@ -68,6 +69,8 @@ class PartitionCosts(msgspec.Struct, frozen=True, kw_only=True):
     look_us: float  # the same per partition
     look_bytes: float  # network, per partition
     dense_us: float  # per dense job: its calls reach several partitions
+    primary_us: float  # per sparse job and primary after the first, to wake it by looks
+    home_us: float  # the part of a sparse job's waking that is at the queue's own primary
 
 
 class ProcessCosts(msgspec.Struct, frozen=True, kw_only=True):

@@ -32,11 +32,27 @@ class Fleet(msgspec.Struct, frozen=True, kw_only=True):
     partitions: int = 1  # of each queue
     servers: int = 0  # jq-servers
 
+    @property
+    def reached(self) -> int:
+        """Primaries that the partitions of a queue can be on."""
+        return min(self.primaries, self.partitions)
+
+
+class Waking(msgspec.Struct, frozen=True, kw_only=True):
+    """What it costs to wake servers that sleep between calls, in µs of processor time per second.
+
+    It is no part of what decides a size: a server that has more to do sleeps less."""
+
+    store_us: float  # of all primaries together
+    home_us: float  # of them, where the names of partitioned queues are
+    server_us: float  # of all jq-servers together
+
 
 class Use(msgspec.Struct, frozen=True, kw_only=True):
-    """What a load costs. `_us` is µs of processor time per second."""
+    """What a load costs. `_us` is µs of processor time per second, without waking."""
 
     store_us: dict[str, float]  # of all primaries together, by reason
+    home_us: float  # of them, what is spent where the names of partitioned queues are
     busiest_us: float  # of the busiest primary
     store_bytes_per_s: float  # network of all primaries together
     memory: dict[str, float]  # bytes of all primaries together (disk, for SQL stores), by reason
@@ -46,40 +62,57 @@ class Use(msgspec.Struct, frozen=True, kw_only=True):
     server_bytes_per_s: float  # network between jq-servers and their clients
     log_bytes_per_s: float  # write-ahead log
     calls: float  # the calls per job, as a part of those of a sparse job
+    waking: Waking
 
     @property
     def total_us(self) -> float:
         """Processor time of all primaries together."""
         return sum(self.store_us.values())
 
+    def primary_us(self, partitions: float, homes: float) -> float:
+        """Processor time of a primary with these parts of all partitions and of all queues' names.
+        Workers are recorded on one primary, which may be this one."""
+        workers, home = self.store_us["workers"], self.home_us
+        return (self.total_us - workers - home) * partitions + home * homes + workers
 
-def use(load: Load, fleet: Fleet, measured: Measured, *, calls: float | None = None) -> Use:
-    """What the load costs the parts of this fleet. `calls` is Use.calls, if it is known."""
+    def primary_waking_us(self, partitions: float, homes: float) -> float:
+        """What waking such a primary costs besides."""
+        home = self.waking.home_us
+        return (self.waking.store_us - home) * partitions + home * homes
+
+
+def use(load: Load, fleet: Fleet, measured: Measured) -> Use:
+    """What the load costs the parts of this fleet."""
     costs = measured.store(load.store)
-    together = expected_batch(load.enqueue_batch, fleet.partitions)
-    if calls is None:
-        calls = exchanges(load, fleet.workers, together, _exchange_ms(load, measured))
+    calls = exchanges(load, fleet, _exchange_ms(load, measured))
     handles = fleet.servers if load.server else fleet.workers + load.idle_workers
     split = measured.partitions if fleet.partitions > 1 else None
-    parts = _store_us(load, fleet, costs, split, calls)
-    parts["waking"] = _waking_us(parts, load, fleet, costs, calls)
-    shares = spread(load.all_queues, fleet.partitions, fleet.primaries)
-    busiest = (sum(parts.values()) - parts["workers"]) * max(shares) + parts["workers"]
+    server_us = _server_us(load, fleet, measured, calls) if load.server else 0.0
+    log_bytes = 0.0
+    if costs.log_bytes:
+        log_bytes = mix(costs.log_bytes, costs.dense_log_bytes, calls) + 2 * load.payload
+        log_bytes += load.result
     connections = _connections(fleet, handles, costs)
-    return Use(
+    parts = _store_us(load, fleet, costs, split, calls)
+    found = Use(
         store_us=parts,
-        busiest_us=busiest,
+        home_us=load.jobs_per_s * calls * split.job_us if split is not None else 0.0,
+        busiest_us=0.0,
         store_bytes_per_s=_store_bytes(load, fleet, costs, split, calls, handles),
         memory=_memory(load, fleet, costs, connections),
         connections=round(connections),
         worker_us=load.jobs_per_s * mix(measured.worker.sparse_us, measured.worker.dense_us, calls),
-        server_us=_server_us(load, fleet, measured, calls) if load.server else 0.0,
+        server_us=server_us,
         server_bytes_per_s=_server_bytes(load, measured, calls) if load.server else 0.0,
-        log_bytes_per_s=load.jobs_per_s * (costs.log_bytes + 2 * load.payload + load.result)
-        if costs.log_bytes
-        else 0.0,
+        log_bytes_per_s=load.jobs_per_s * log_bytes,
         calls=calls,
+        waking=_waking(load, fleet, measured, load.jobs_per_s * calls, parts, server_us),
     )
+    busiest = found.primary_us(
+        max(spread(load.all_queues, fleet.partitions, fleet.primaries)),
+        max(spread(load.all_queues, 1, fleet.primaries)),
+    )
+    return msgspec.structs.replace(found, busiest_us=busiest)
 
 
 def _connections(fleet: Fleet, handles: int, costs: StoreCosts) -> float:
@@ -98,14 +131,16 @@ def mix(sparse: float, dense: float, calls: float) -> float:
     return dense + (sparse - dense) * calls
 
 
-def exchanges(load: Load, workers: int, together: float, exchange_ms: float) -> float:
+def exchanges(load: Load, fleet: Fleet, exchange_ms: float) -> float:
     """The calls per job, as a part of those of a sparse job (1: each job is alone).
 
     A worker has one exchange in flight, and jobs that end or come meanwhile share the next one.
     So the number of calls per job falls as the worker has more jobs per exchange time. Jobs that
-    come `together` share their calls from the beginning.
+    are enqueued together share all calls. Those of a partitioned queue come in a group from each
+    primary.
     """
-    rate = load.jobs_per_s / max(1, workers)
+    together = max(1.0, load.enqueue_batch / fleet.reached)
+    rate = load.jobs_per_s / max(1, fleet.workers)
     return 1 / (together + SPARSE_CALLS * rate * exchange_ms / 1000)
 
 
@@ -124,12 +159,25 @@ def asleep_share(busy_us: float, cold_us: float, processors: float) -> float:
     return max(0.0, 1 - (busy + cold) / (1 + cold))
 
 
-def _waking_us(
-    parts: dict[str, float], load: Load, fleet: Fleet, costs: StoreCosts, calls: float
-) -> float:
-    cold = load.jobs_per_s * costs.cold_us * calls
+def _waking(
+    load: Load,
+    fleet: Fleet,
+    measured: Measured,
+    sparse: float,
+    parts: dict[str, float],
+    server_us: float,
+) -> Waking:
+    """What `sparse` jobs per second cost more because servers sleep between their calls."""
+    costs, split = measured.store(load.store), measured.partitions
+    cold = sparse * (costs.cold_us + split.primary_us * (fleet.reached - 1))
     processors = load.cores if load.store == "postgres" else fleet.primaries
-    return cold * asleep_share(sum(parts.values()), cold, processors)
+    asleep = asleep_share(sum(parts.values()), cold, processors)
+    server = sparse * measured.server.cold_us if load.server else 0.0
+    return Waking(
+        store_us=cold * asleep,
+        home_us=sparse * split.home_us * asleep if fleet.partitions > 1 else 0.0,
+        server_us=server * asleep_share(server_us, server, max(1, fleet.servers)),
+    )
 
 
 def _exchange_ms(load: Load, measured: Measured) -> float:
@@ -159,8 +207,7 @@ def _store_us(
         "relay": load.events_per_s * costs.event_us if load.read_by_relay else 0.0,
     }
     if split is not None:
-        reached = min(fleet.primaries, fleet.partitions)
-        look = split.look_call_us * reached + split.look_us * fleet.partitions
+        look = split.look_call_us * fleet.reached + split.look_us * fleet.partitions
         parts["partitions"] = rate * mix(split.job_us, split.dense_us, calls)
         parts["looks"] = rate * calls * LOOKS * look
     return parts
@@ -216,9 +263,7 @@ def _server_us(load: Load, fleet: Fleet, measured: Measured, calls: float) -> fl
     put = costs.put_call_us / load.enqueue_batch + costs.put_job_us
     size = costs.kb_us * (2 * load.payload + load.result) / KIB
     idle = workers * costs.idle_us / stretch(workers)
-    warm = load.jobs_per_s * (put + mix(costs.sparse_us, costs.dense_us, calls) + size) + idle
-    cold = load.jobs_per_s * costs.cold_us * calls
-    return warm + cold * asleep_share(warm, cold, max(1, fleet.servers))
+    return load.jobs_per_s * (put + mix(costs.sparse_us, costs.dense_us, calls) + size) + idle
 
 
 def _server_bytes(load: Load, measured: Measured, calls: float) -> float:
