@@ -63,9 +63,9 @@ until you commit.""",
 in a small one.
 
 Some calls are about all children, and take time in proportion to them. They are compared per child.
-The start of a parent of 100,000 takes 0.2 s on SQLite. From the figures at 10,000, it takes 0.2 s
-on PostgreSQL and 0.5 s on Valkey, whose server does nothing else meanwhile. A call may take 5 s on
-Valkey and 10 s on PostgreSQL, and a lease is 15 s by default, so neither ends before.
+The start of a parent of 100,000 takes 0.2 s on SQLite, 0.3 s on PostgreSQL and 0.9 s on Valkey,
+whose server does nothing else for a part of that time. A call may take 5 s on Valkey and 10 s on
+PostgreSQL, and a lease is 15 s by default, so neither ends before.
 
 - The start of the parent reads how each child has ended.
 - `get` of the parent lists up to 20,000 children.
