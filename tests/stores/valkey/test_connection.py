@@ -117,7 +117,10 @@ async def test_a_damaged_queue_does_not_keep_listeners_from_connecting_again(
             settings = keys.settings(keys.Space().prefix(queue))
             own_server.tell("RENAME", settings, "elsewhere")
             own_server.tell("SET", settings, "of another program")
-            await asyncio.sleep(0.5)  # the registration for the log is renewed meanwhile
+            await until(
+                lambda: b"WRONGTYPE" in own_server.tell("INFO", "errorstats"),
+                "the registration for the log to be renewed",
+            )
             own_server.tell("CLIENT", "KILL", "TYPE", "pubsub")
             await until(
                 lambda: b"jq:handle" in own_server.tell("PUBSUB", "CHANNELS"),
@@ -346,7 +349,8 @@ async def test_a_listener_that_is_cancelled_early_does_not_cost_others_their_sig
             own_server.freeze()
             slow = asyncio.create_task(_listen(store, queue))
             early = asyncio.create_task(_wait_for_end(store, queue, "a"))
-            await asyncio.sleep(0.05)  # `slow` waits for the server, and `early` for `slow`
+            for _ in range(50):  # then `slow` waits for the server, and `early` for `slow`
+                await asyncio.sleep(0)
             early.cancel()
             await asyncio.gather(early, return_exceptions=True)
             own_server.thaw()
