@@ -136,10 +136,12 @@ def checked(known: Measured, only: str | None) -> int:
     table = Table(title="the model, and what was measured")
     for column in ("load", "figure", "predicted", "measured", "ratio"):
         table.add_column(column, justify="left" if column in ("load", "figure") else "right")
+    points = [point for point in check.POINTS if not only or only in point.name]
+    if not points:
+        names = "\n  ".join(point.name for point in check.POINTS)
+        sys.exit(f"no load has {only!r} in its name:\n  {names}")
     missed = 0
-    for point in check.POINTS:
-        if only and only not in point.name:
-            continue
+    for point in points:
         for row in check.compare(point, known):
             missed += not row.within
             style = None if row.within else "red"

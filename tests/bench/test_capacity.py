@@ -7,7 +7,7 @@ import xml.etree.ElementTree as ET
 import pytest
 
 from bench.capacity import measure, places
-from bench.capacity.__main__ import as_toml
+from bench.capacity.__main__ import as_toml, checked
 from bench.capacity.check import Compared
 from bench.capacity.measure import Sizes
 from bench.capacity.program import Settings, started
@@ -39,6 +39,11 @@ def test_a_prediction_that_is_a_third_off_is_seen_in_both_directions() -> None:
     ratios = {2 / 3: False, 0.76: True, 1.0: True, 1.24: True, 1.3: False}
     for ratio, within in ratios.items():
         assert Compared("load", "figure", 100 * ratio, 100).within is within
+
+
+def test_a_load_that_does_not_exist_is_not_a_check_that_holds() -> None:
+    with pytest.raises(SystemExit, match="no load has 'typo' in its name"):
+        checked(COSTS, "typo")
 
 
 def test_a_simulation_is_repeated_exactly() -> None:

@@ -70,10 +70,8 @@ class Use(msgspec.Struct, frozen=True, kw_only=True):
         return sum(self.store_us.values())
 
     def primary_us(self, partitions: float, homes: float) -> float:
-        """Processor time of a primary with these parts of all partitions and of all queues' names.
-        Workers are recorded on one primary, which may be this one."""
-        workers, home = self.store_us["workers"], self.home_us
-        return (self.total_us - workers - home) * partitions + home * homes + workers
+        """Processor time of a primary with these parts of all partitions and of all names."""
+        return _primary_us(self.store_us, self.home_us, partitions, homes)
 
     def primary_waking_us(self, partitions: float, homes: float) -> float:
         """What waking such a primary costs besides."""
@@ -94,10 +92,16 @@ def use(load: Load, fleet: Fleet, measured: Measured) -> Use:
         log_bytes += load.result
     connections = _connections(fleet, handles, costs)
     parts = _store_us(load, fleet, costs, split, calls)
-    found = Use(
+    home_us = load.jobs_per_s * calls * split.job_us if split is not None else 0.0
+    return Use(
         store_us=parts,
-        home_us=load.jobs_per_s * calls * split.job_us if split is not None else 0.0,
-        busiest_us=0.0,
+        home_us=home_us,
+        busiest_us=_primary_us(
+            parts,
+            home_us,
+            max(spread(load.all_queues, fleet.partitions, fleet.primaries)),
+            max(spread(load.all_queues, 1, fleet.primaries)),
+        ),
         store_bytes_per_s=_store_bytes(load, fleet, costs, split, calls, handles),
         memory=_memory(load, fleet, costs, connections),
         connections=round(connections),
@@ -108,11 +112,12 @@ def use(load: Load, fleet: Fleet, measured: Measured) -> Use:
         calls=calls,
         waking=_waking(load, fleet, measured, load.jobs_per_s * calls, parts, server_us),
     )
-    busiest = found.primary_us(
-        max(spread(load.all_queues, fleet.partitions, fleet.primaries)),
-        max(spread(load.all_queues, 1, fleet.primaries)),
-    )
-    return msgspec.structs.replace(found, busiest_us=busiest)
+
+
+def _primary_us(parts: dict[str, float], home_us: float, partitions: float, homes: float) -> float:
+    """Workers are recorded on one primary, which may be this one."""
+    work = sum(parts.values()) - parts["workers"] - home_us
+    return work * partitions + home_us * homes + parts["workers"]
 
 
 def _connections(fleet: Fleet, handles: int, costs: StoreCosts) -> float:

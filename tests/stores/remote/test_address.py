@@ -43,6 +43,7 @@ def test_a_url_with_tls_names_its_files() -> None:
         ("grpc://jobs:70000", "from 1 to 65535"),
         ("grpc://jobs/queue", "only hosts and ports"),
         ("grpc://jobs?timeout=never", "a number of seconds"),
+        ("grpc://jobs?timeout=3&timeout=4", "'timeout' twice"),
     ],
 )
 def test_a_wrong_url_is_refused_with_what_to_write_instead(url: str, words: str) -> None:

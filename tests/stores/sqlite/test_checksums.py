@@ -132,6 +132,7 @@ async def test_a_bit_that_is_flipped_while_the_file_is_open_is_found_by_the_next
     ("query", "problem"),
     [
         ("checksums=maybe", "checksums='maybe' is neither no nor yes"),
+        ("checksums=yes&checksums=no", "the option 'checksums' twice"),
         ("checksum=yes", "unknown option 'checksum'; there are synchronous and checksums"),
     ],
 )

@@ -1,9 +1,21 @@
-"""Parts of store URLs that several stores have: ports and times."""
+"""Parts of store URLs that several stores have: options, ports and times."""
 
 from __future__ import annotations
 
+from urllib.parse import parse_qsl
+
 from jobq.core.redact import redacted_url as shown
 from jobq.errors import ConfigError
+
+
+def options_of(url: str, query: str) -> dict[str, str]:
+    """The options of a URL. Nobody could tell which of two values counts, so that is an error."""
+    given: dict[str, str] = {}
+    for name, value in parse_qsl(query, keep_blank_values=True):
+        if name in given:
+            raise ConfigError(f"{shown(url)!r} has the option {name!r} twice: write it once")
+        given[name] = value
+    return given
 
 
 def port_of(url: str, text: str) -> int:

@@ -302,6 +302,15 @@ async def sleepers_are_asleep() -> None:
     await asyncio.sleep(0.05)
 
 
+async def drain(q: Desk) -> list[str]:
+    """Complete all jobs that can start, each with its id as the result. Returns the ids."""
+    done = []
+    while leases := await q.claim(400):
+        await q.settle(*(complete(lease, lease.id.encode()) for lease in leases))
+        done += [lease.id for lease in leases]
+    return done
+
+
 async def read_log(
     store: Store, queue: QueueName, after: str = "0", limit: int = 200
 ) -> list[EventRecord]:

@@ -11,7 +11,7 @@ from jobq.core.commands import Revive
 from jobq.core.queues import Limits, QueueConfig, RetentionData
 from jobq.core.records import Edge, JobSpec, PutResult
 from jobq.errors import InvalidJob
-from jobq.stores.conformance.kit import HOUR, MINUTE, Desk, block, complete, fail
+from jobq.stores.conformance.kit import HOUR, MINUTE, Desk, block, complete, drain, fail
 from jobq.stores.conformance.roles import needs
 
 pytestmark = needs("flows")
@@ -37,15 +37,6 @@ async def submit(
         chunk = specs[start : start + size]
         results = await q.store.put(chunk, flow=flow, last=start + size >= len(specs))
     return results
-
-
-async def drain(q: Desk) -> list[str]:
-    """Complete all jobs that can start, each with its id as the result. Returns the ids."""
-    done = []
-    while leases := await q.claim(400):
-        await q.settle(*(complete(lease, lease.id.encode()) for lease in leases))
-        done += [lease.id for lease in leases]
-    return done
 
 
 async def test_each_member_runs_once_if_two_callers_submit_the_flow(

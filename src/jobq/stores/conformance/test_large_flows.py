@@ -12,7 +12,7 @@ from jobq.core.records import Edge, JobSpec, PutResult, UniqueSpec
 from jobq.core.states import State
 from jobq.errors import ConfigError, InvalidJob, QueueFull
 from jobq.stores.conformance.bounded import bound
-from jobq.stores.conformance.kit import DAY, MINUTE, Desk, complete, fail
+from jobq.stores.conformance.kit import DAY, MINUTE, Desk, complete, drain, fail
 from jobq.stores.conformance.roles import needs
 
 pytestmark = needs("flows")
@@ -36,15 +36,6 @@ async def submit(q: Desk, specs: Sequence[JobSpec], flow: str = "big") -> list[P
         chunk = specs[start : start + 400]
         results = await q.store.put(chunk, flow=flow, last=start + 400 >= len(specs))
     return results
-
-
-async def drain(q: Desk) -> list[str]:
-    """Complete all jobs that can start, each with its id as the result. Returns the ids."""
-    done = []
-    while leases := await q.claim(400):
-        await q.settle(*(complete(lease, lease.id.encode()) for lease in leases))
-        done += [lease.id for lease in leases]
-    return done
 
 
 async def test_a_parent_gets_the_results_of_all_children_in_the_order_of_its_edges(

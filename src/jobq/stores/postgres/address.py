@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple
-from urllib.parse import parse_qsl, urlsplit
+from urllib.parse import urlsplit
 
 import psycopg
 from psycopg import pq
@@ -21,6 +21,7 @@ from psycopg import pq
 from jobq.core.redact import redacted_url as shown
 from jobq.core.redact import split_credentials
 from jobq.errors import ConfigError
+from jobq.stores.base.url_options import options_of
 
 SCHEMA = "jobq"
 """The schema of the tables, if the URL names no other one."""
@@ -92,10 +93,8 @@ def parse(url: str) -> Address:
             "write %2F, %3F or %23 instead"
         )
     parts = urlsplit(url)
-    listed = parse_qsl(parts.query, keep_blank_values=True)
-    given = dict(listed)
+    given = options_of(url, parts.query)
     _check_names(url, given)
-    _check_once(url, [name for name, _ in listed])
     own = {name: given.pop(name) for name in _OWN if name in given}
     options = {**_DEFAULTS, **_of_libpq(url), **given}
     _check_servers(url, options)
@@ -137,12 +136,6 @@ def _check_names(url: str, given: Mapping[str, str]) -> None:
                 f"{shown(url)!r} has the unknown option {name!r}: {hint} "
                 "All options of libpq, such as sslmode, are known too"
             )
-
-
-def _check_once(url: str, names: Sequence[str]) -> None:
-    for name in names:
-        if names.count(name) > 1:
-            raise ConfigError(f"{shown(url)!r} has the option {name!r} twice: write it once")
 
 
 def _check_servers(url: str, options: Mapping[str, str]) -> None:

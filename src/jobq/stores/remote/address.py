@@ -12,13 +12,13 @@ The token is not part of the URL: see `token`.
 from __future__ import annotations
 
 from typing import NamedTuple
-from urllib.parse import parse_qsl, urlsplit
+from urllib.parse import urlsplit
 
 from jobq.core.checks import did_you_mean
 from jobq.core.redact import redacted_url as shown
 from jobq.core.redact import split_credentials
 from jobq.errors import ConfigError
-from jobq.stores.base.url_options import port_of, seconds_of
+from jobq.stores.base.url_options import options_of, port_of, seconds_of
 
 PORT = 50051
 _PLAIN = ("timeout",)
@@ -57,7 +57,7 @@ def parse(url: str) -> Address:
             f"{shown(url)!r} has the path {parts.path!r}: a jq-server has one store, so write only "
             "hosts and ports"
         )
-    options = dict(parse_qsl(parts.query, keep_blank_values=True))
+    options = options_of(url, parts.query)
     _check_options(url, options, tls=tls)
     return Address(
         targets=tuple(_target(url, host) for host in (parts.netloc or "localhost").split(",")),

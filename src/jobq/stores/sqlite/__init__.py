@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
-from urllib.parse import parse_qs, unquote, urlsplit
+from urllib.parse import unquote, urlsplit
 
 from jobq.core.redact import redacted_url
 from jobq.errors import ConfigError
 from jobq.stores.base import Clock
+from jobq.stores.base.url_options import options_of
 from jobq.stores.sqlite.store import SqliteStore
 
 __all__ = ["SqliteStore", "open"]
@@ -39,17 +40,15 @@ _OPTIONS = {"synchronous": ("normal", "full"), "checksums": ("no", "yes")}
 
 def _options(url: str, query: str) -> tuple[bool, bool]:
     """Whether every commit is synced, and whether pages of a new file have checksums."""
-    given = parse_qs(query, keep_blank_values=True)
-    for name, values in given.items():
+    given = options_of(url, query)
+    for name, value in given.items():
         if name not in _OPTIONS:
             known = " and ".join(_OPTIONS)
             raise ConfigError(f"{redacted_url(url)!r}: unknown option {name!r}; there are {known}")
-        if values[-1].lower() not in _OPTIONS[name]:
+        if value.lower() not in _OPTIONS[name]:
             one, two = _OPTIONS[name]
-            raise ConfigError(
-                f"{redacted_url(url)!r}: {name}={values[-1]!r} is neither {one} nor {two}"
-            )
+            raise ConfigError(f"{redacted_url(url)!r}: {name}={value!r} is neither {one} nor {two}")
     full, checksums = (
-        name in given and given[name][-1].lower() == values[1] for name, values in _OPTIONS.items()
+        given.get(name, "").lower() == values[1] for name, values in _OPTIONS.items()
     )
     return full, checksums

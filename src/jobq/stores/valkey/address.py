@@ -14,12 +14,12 @@ from __future__ import annotations
 import re
 import ssl
 from typing import Literal, NamedTuple
-from urllib.parse import parse_qsl, unquote, urlsplit
+from urllib.parse import unquote, urlsplit
 
 from jobq.core.redact import redacted_url as shown
 from jobq.core.redact import split_credentials
 from jobq.errors import ConfigError
-from jobq.stores.base.url_options import port_of, seconds_of
+from jobq.stores.base.url_options import options_of, port_of, seconds_of
 from jobq.stores.valkey.keys import SPACE
 
 Kind = Literal["single", "sentinel", "cluster"]
@@ -77,16 +77,12 @@ def parse(url: str) -> Address:
     kind, tls = _KINDS[parts.scheme]
     credentials, _, hosts = parts.netloc.rpartition("@")
     user, _, password = credentials.partition(":")
-    given = parse_qsl(parts.query, keep_blank_values=True)
-    options = dict(given)
+    options = options_of(url, parts.query)
     if unknown := options.keys() - _OPTIONS:
         raise ConfigError(
             f"{shown(url)!r} has the unknown option {min(unknown)!r}: "
             f"the options are {', '.join(sorted(_OPTIONS))}"
         )
-    if len(options) < len(given):
-        twice = next(name for name, _ in given if [n for n, _ in given].count(name) > 1)
-        raise ConfigError(f"{shown(url)!r} has the option {twice!r} twice")
     path = [unquote(p) for p in parts.path.split("/") if p]
     name = None
     if kind == "sentinel":
