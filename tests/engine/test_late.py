@@ -16,6 +16,7 @@ import pytest
 from jobq.core.records import Claim, Complete
 from jobq.core.states import State
 from jobq.engine.handler import BatchSize
+from jobq.engine.keeper import Renewer
 from jobq.engine.run import Run
 from jobq.stores import open_store
 from tests.stores.valkey import servers
@@ -109,18 +110,27 @@ async def test_a_function_is_checked_again_in_its_thread(
 
 
 async def test_a_lease_that_was_renewed_meanwhile_is_started(bench: Bench, line: Proxy) -> None:
-    """The lease of a job in a batch that gathers is renewed, so the batch starts."""
+    """A job waits in its batch for longer than a lease, and was renewed: the batch starts."""
     calls: list[list[int]] = []
 
     async def work(items: list[int]) -> list[int]:
         calls.append(items)
         return items
 
-    bench.task(work, batch=BatchSize(10, 1_200))
-    id = await bench.add("work", 1)
-    async with bench.through(line).worker(concurrency=10, lease=0.5):
-        record = await bench.ended(id)
-    assert (record.state, record.attempt, calls) == (State.COMPLETED, 1, [[1]])
+    bench.task(work, batch=BatchSize(2, 60_000))
+    old = await bench.add("work", 1)
+    async with bench.through(line).worker(concurrency=10, lease=60) as worker:
+        held = worker._stations[0].runner.held
+        (run,) = await eventually(lambda: set(held))
+        run.since -= 61
+        renewer = Renewer(
+            await bench.store(), held, lease_ms=60_000, report=lambda run, state: None
+        )
+        await renewer.renew(older_than_s=60)
+        young = await bench.add("work", 2)
+        records = [await bench.ended(id) for id in (old, young)]
+    assert [(each.state, each.attempt) for each in records] == [(State.COMPLETED, 1)] * 2
+    assert calls == [[1, 2]]
 
 
 async def test_a_batch_whose_keeper_was_cut_off_starts_only_those_that_are_in_time(
