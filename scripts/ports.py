@@ -36,7 +36,8 @@ def free_port() -> int:
 def _take(port: int) -> bool:
     lock = -1
     if fcntl is not None:
-        folder = Path(tempfile.gettempdir()) / "jobq-ports"
+        # A folder per user: one user cannot open the lock files of another.
+        folder = Path(tempfile.gettempdir()) / f"jobq-ports-{os.getuid()}"
         folder.mkdir(exist_ok=True)
         lock = os.open(folder / str(port), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
         try:
