@@ -111,8 +111,10 @@ class Fetcher:
     async def run(self) -> None:
         """Run passes until stopped and settled. An error of the store delays the next pass."""
         try:
-            while not self._finished:
+            while True:
                 try:
+                    if self._finished:
+                        break
                     await self.tick()
                 except Exception as error:
                     await asyncio.sleep(self._outage.failed(error))

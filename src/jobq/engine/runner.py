@@ -17,7 +17,7 @@ import asyncio
 import logging
 import math
 import random
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from time import monotonic
@@ -112,18 +112,18 @@ class Runner:
 
     # ── starting ──
 
-    def start(self, leases: Iterable[Lease], since: float) -> None:
+    def start(self, leases: Sequence[Lease], since: float) -> None:
         """Run these leases, each in a slot already taken. `since` is when their claim was sent.
 
         If it raises, no run was made, and the slots are still the caller's.
         """
         self._journal.check_levels()
-        runs = [Run(lease, self, since) for lease in leases]
+        count, runs = len(leases), [Run(lease, self, since) for lease in leases]
         self.held.update(runs)
-        self.open += len(runs)
+        self.open += count
         for run in runs:
             self.guard(run, self._begin)
-        self.interrupts.early.clear()
+        self.interrupts.early = set()
         if self._slots.free <= 0:
             self.batches.flush()  # no more jobs can come
 
