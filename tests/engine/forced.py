@@ -39,7 +39,6 @@ WATCHED = frozenset(
                 "apart",
                 "around",
                 "batches",
-                "child_tasks",
                 "completions",
                 "exchange",
                 "fetcher",
