@@ -27,6 +27,7 @@ from jobq.core.commands import Cancel
 from jobq.core.records import Claim, JobKey, JobSpec
 from jobq.core.states import State
 from jobq.stores.base import Store
+from jobq.stores.sqlite import SqliteStore
 from tests.waiting import forever, until
 
 _HOME = Path(jobq.__file__).parent
@@ -51,7 +52,7 @@ WATCHED = frozenset(
             )
         ),
         *(f"executors/{name}" for name in ("command", "inline", "process", "thread")),
-        *(f"core/{name}" for name in ("backoff", "decide", "failures", "verdicts")),
+        *(f"core/{name}" for name in ("backoff", "decide", "failures")),
         "api/middleware",
         "api/task_handler",
     )
@@ -267,6 +268,12 @@ class Scene:
         await until(active, "the jobs to start")
         await self.store.alter([Cancel(job=job) for job in self.ids])
 
+    async def damage(self, name: str, fate: str) -> None:
+        """Add a job whose options cannot be read."""
+        assert isinstance(self.store, SqliteStore)
+        await self.add(name, fate, delay_ms=300, timeout_ms=1000)
+        await self.store._write(lambda tx: tx.execute("UPDATE jobs SET options = x'ff'").fetchall())
+
     async def frail(self, name: str, fate: str) -> None:
         """Add a job on its last chance."""
         self.worker.pause()
@@ -349,6 +356,7 @@ KINDS = [
     Kind("inline around fail", _adds("inline", "fail"), middleware=True),
     Kind("inline around timeout", _adds("brief", "hang"), middleware=True),
     Kind("unknown", _adds("nobody", "ok")),
+    Kind("unreadable", lambda scene: scene.damage("inline", "ok")),
     Kind("bad arguments", _adds("inline", "ok", codec="nonsense")),
     *(Kind(f"thread {fate}", _adds("thread", fate)) for fate in ("ok", "fail")),
     Kind("thread timeout", _adds("thread_brief", "hang")),

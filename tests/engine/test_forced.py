@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import random
+import sys
 
 import pytest
 
-from tests.engine.forced import KINDS, Injector, Kind, Point, play, scene_of
+from tests.engine.forced import KINDS, Injector, Kind, play, scene_of
 
 SHARE = float(os.environ.get("JOBQ_FORCED", "0.05"))
 """The share of all raise points that are tried: 1 tries all of them, which takes minutes."""
@@ -15,7 +16,7 @@ SHARE = float(os.environ.get("JOBQ_FORCED", "0.05"))
 
 @pytest.mark.parametrize("kind", KINDS, ids=str)
 async def test_whatever_the_engine_calls_may_raise_and_the_slot_comes_back(
-    kind: Kind, record_property: object
+    kind: Kind, capsys: pytest.CaptureFixture[str]
 ) -> None:
     async with scene_of(kind) as scene:
         await play(scene, kind, Injector())  # imports and caches
@@ -38,5 +39,6 @@ async def test_whatever_the_engine_calls_may_raise_and_the_slot_comes_back(
                     failed[point] = str(error)
                     break
                 missed += not injector.raised
-    print(f"{kind}: {len(tried)} of {len(points)} points, {missed} not reached")
+    with capsys.disabled():
+        sys.stdout.write(f"{kind}: {len(tried)} of {len(points)} points, {missed} not reached\n")
     assert not failed, "\n".join(f"{point}: {error}" for point, error in failed.items())

@@ -237,7 +237,9 @@ class Fetcher:
         return claim
 
     def _report(self, runs: Sequence[Run], settled: Settled, since: float) -> None:
-        """Tell others about an exchange: the last part of it, because they may raise."""
+        """Tell others about an exchange. This comes last, because they may raise."""
+        if self._slots.free <= 0:
+            self._runner.batches.flush()  # no more jobs can come
         if settled.last_chance:
             self._chance.expect(self._runner)
         if settled.stale:

@@ -124,8 +124,6 @@ class Runner:
         for run in runs:
             self.guard(run, self._begin)
         self.interrupts.early = set()
-        if self._slots.free <= 0:
-            self.batches.flush()  # no more jobs can come
 
     def _begin(self, run: Run) -> None:
         """Start a run, or end it at once."""
