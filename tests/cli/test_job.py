@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
+import math
 import re
 from collections.abc import Callable
 
+import msgspec
 import yaml
 
 from jobq.cli.job_logs import unseen
+from jobq.core.records import JobSpec, QueueName, RetryData
+from jobq.stores import open_store
+from jobq.stores.sqlite import SqliteStore
 from tests.cli.kit import Ctl
 
 Work = Callable[[], None]
@@ -360,3 +366,26 @@ def test_users_texts_are_not_interpreted_as_markup_or_escapes(ctl: Ctl) -> None:
     assert "[red]x[/red]" in (shown := ctl("job", "list").stdout)
     assert "\x1b" not in shown
     assert "[bold]" in shown
+
+
+def test_a_damaged_job_is_listed_as_damaged_beside_others(ctl: Ctl, url: str) -> None:
+    async def put() -> None:
+        shop = QueueName("default", "shop")
+        async with open_store(url) as store:
+            good = JobSpec(queue=shop, id="good", name="add", payload=b"[[2,3],{}]")
+            nan = msgspec.structs.replace(good, id="nan", retry=RetryData(factor=math.nan))
+            torn = msgspec.structs.replace(good, id="torn", timeout_ms=1000)
+            await store.put([good, nan, torn])
+            assert isinstance(store, SqliteStore)
+            tear = "UPDATE jobs SET options = x'ff' WHERE id = 'torn'"
+            await store._write(lambda tx: tx.execute(tear).fetchall())
+
+    asyncio.run(put())
+    listed = {job["id"]: job for job in ctl.json("job", "list", "-q", "shop")}
+    assert {id: job["state"] for id, job in listed.items()} == dict.fromkeys(
+        ("good", "nan", "torn"), "waiting"
+    )
+    assert ctl("job", "list", "-q", "shop").stdout.count("Unreadable") == 2
+    for id in ("nan", "torn"):
+        assert ctl.json("job", "status", id)["failure"]["type"] == "Unreadable"
+        assert "cannot be read" in ctl("job", "status", id).stdout

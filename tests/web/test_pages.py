@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -23,6 +24,7 @@ from jobq.core.records import (
     LeaseRef,
     Note,
     QueueName,
+    RetryData,
 )
 from jobq.core.states import State
 from jobq.stores import open_store
@@ -190,6 +192,15 @@ async def test_filters_narrow_the_list(
     await site.put("r", name="refund")
     html = await site.get("/jobs", tenant="default", queue="billing", **query)
     assert set(rows(html)) == expected
+
+
+async def test_a_damaged_job_is_listed_as_damaged_beside_others(site: Site) -> None:
+    await site.put("a")
+    await site.put("b", retry=RetryData(factor=math.nan))
+    html = await site.get("/jobs", tenant="default", queue="billing")
+    assert sorted(rows(html)) == ["a", "b"]
+    assert "Unreadable" in html
+    assert "cannot be read" in await site.get("/job", tenant="default", queue="billing", id="b")
 
 
 async def test_a_wrong_filter_is_named_and_the_form_keeps_it(site: Site) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import math
 from typing import Any
 from urllib.parse import urlencode
 
@@ -11,8 +13,9 @@ from django.core.management import call_command
 from django.test import Client, override_settings
 
 from jobq import State, Worker, sync
+from jobq.core.records import JobSpec, RetryData
 from jobq.django import Queue, job_pages
-from tests.with_django.app.jobs import break_off, confirm
+from tests.with_django.app.jobs import break_off, confirm, orders
 
 LIST = "/admin/jobq/job/"
 
@@ -153,3 +156,28 @@ def test_a_store_that_is_unavailable_is_told_on_the_page(
 def test_the_model_needs_no_migration() -> None:
     with override_settings(MIGRATION_MODULES={}):
         call_command("makemigrations", check=True, dry_run=True, verbosity=0)
+
+
+def test_a_damaged_job_is_listed_as_damaged_beside_others(client: Client) -> None:
+    job = confirm.sync.enqueue(41)
+
+    async def put() -> None:
+        async with orders:
+            store = await orders._context.store()
+            await store.put(
+                [
+                    JobSpec(
+                        queue=orders.qname,
+                        id="nan",
+                        name="confirm",
+                        payload=b"[[1],{}]",
+                        retry=RetryData(factor=math.nan),
+                    )
+                ]
+            )
+
+    asyncio.run(put())
+    everything = page(client, queue="orders")
+    assert job.id in everything
+    assert "nan" in everything
+    assert "Unreadable" in page(client, f"{LIST}job/", queue="orders", id="nan")

@@ -10,7 +10,7 @@ import msgspec
 from jobq.core.deprecated import renamed_attribute
 from jobq.core.moments import moment_or_none
 from jobq.core.policies import Retry
-from jobq.core.records import ChildPolicy, JobRecord, RetryData, UniqueMode, UniqueSpec
+from jobq.core.records import ChildPolicy, JobRecord, UniqueMode, UniqueSpec
 
 ByWorker = Literal["worker"]
 """Stands for an option that the task decides, where this process does not have the task."""
@@ -72,7 +72,7 @@ def applied(record: JobRecord, task: TaskPolicy | None = None) -> AppliedOptions
     """The options that apply to a job. `task`: the policy of its task, if this process has it."""
     options = record.options
     return AppliedOptions(
-        retry=_policy(options.retry)
+        retry=Retry.stored(options.retry)
         if options.retry is not None
         else task.retry
         if task is not None
@@ -101,21 +101,6 @@ def _timeout(own_ms: int | None, task: TaskPolicy | None) -> timedelta | ByWorke
         return "worker"
     ms = own_ms if own_ms is not None else task.timeout_ms if task is not None else None
     return _span(ms or None)  # a call stores 0 for timeout=None
-
-
-def _policy(data: RetryData) -> Retry:
-    """The Retry that a call gave, from its stored form."""
-    delays = (
-        None if data.delays_ms is None else [timedelta(milliseconds=ms) for ms in data.delays_ms]
-    )
-    return Retry(
-        data.max_retries,
-        base=timedelta(milliseconds=data.base_ms),
-        factor=data.factor,
-        cap=timedelta(milliseconds=data.cap_ms),
-        jitter=data.jitter,
-        delays=delays,
-    )
 
 
 def _lock(unique: UniqueSpec) -> UniqueLock:

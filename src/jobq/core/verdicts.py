@@ -10,9 +10,11 @@ from typing import NamedTuple
 
 import msgspec
 
+from jobq.core.call_options import NO_OPTIONS
 from jobq.core.defaults import ERROR_LENGTH
 from jobq.core.failures import bounded
-from jobq.core.records import ChildPolicy, Failure
+from jobq.core.policies import Retry
+from jobq.core.records import ChildPolicy, Failure, JobRecord
 from jobq.core.states import State
 
 STALLED = "the lease of attempt %d expired: stall %d, and max_stalls is %d"
@@ -23,6 +25,8 @@ UNREADABLE = (
     "the stored record of this job cannot be read: "
     "another program has written to the store, or the disk has failed"
 )
+_LAST_MS = 253_402_300_799_999
+"""The end of the year 9999, in ms since the epoch. Python's calendar ends there."""
 CHILD_GONE = "job %s, which this job waits for, is gone"
 
 
@@ -80,6 +84,45 @@ def unreadable(*, attempt: int, worker: str | None, now_ms: int) -> Failure:
         fingerprint="unreadable",
         worker=worker,
     )
+
+
+def legible(record: JobRecord, *, damaged: bool = False) -> JobRecord:
+    """The record, if it can be shown: its policy is one, and its times are times.
+
+    Otherwise, and if it is `damaged`, what is left of it: its failure says that it cannot be read,
+    and what cannot be shown has its default. So one bad record never fails a listing.
+    """
+    options = record.options
+    if not (damaged or options is NO_OPTIONS):
+        try:
+            if options.retry is not None:
+                Retry.stored(options.retry)
+        except Exception:
+            damaged = True
+        spans = (options.delay_ms, options.ttl_ms, options.result_ttl_ms, options.timeout_ms)
+        unique = None if options.unique is None else options.unique.ttl_ms
+        damaged = damaged or not all(map(_is_time, (*spans, options.at_ms, unique)))
+    if not damaged and (
+        _is_time(record.created_ms)
+        and _is_time(record.due_ms)
+        and _is_time(record.started_ms)
+        and _is_time(record.finished_ms)
+    ):
+        return record
+    return msgspec.structs.replace(
+        record,
+        options=NO_OPTIONS,
+        created_ms=record.created_ms if _is_time(record.created_ms) else 0,
+        due_ms=record.due_ms if _is_time(record.due_ms) else None,
+        started_ms=record.started_ms if _is_time(record.started_ms) else None,
+        finished_ms=record.finished_ms if _is_time(record.finished_ms) else None,
+        failure=unreadable(attempt=max(0, record.attempt), worker=None, now_ms=0),
+    )
+
+
+def _is_time(ms: int | None) -> bool:
+    """Whether a stored time or period can be shown as one."""
+    return ms is None or 0 <= ms <= _LAST_MS
 
 
 # ── children ──────────────────────────────────────────────────────────────────────────────────────

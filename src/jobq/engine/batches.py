@@ -51,23 +51,17 @@ class Batches:
         assert handler.batch is not None
         batch = self._gathering.get(handler)
         if batch is None:
-            batch = self._gathering[handler] = Batch(handler)
+            batch = Batch(handler)
+            # With no window it starts in the next pass of the event loop, when all jobs of the
+            # claim have been added.
+            batch.timer = self._runner.loop.call_later(
+                handler.batch.window_ms / 1000, self._start, batch
+            )
+            self._gathering[handler] = batch
         run.batch = batch
         batch.runs.append(run)
         if len(batch.runs) >= handler.batch.size:
             self._start(batch)
-
-    def claimed(self, *, room: bool) -> None:
-        """Start the batches that need not wait, when all jobs of a claim have been added.
-
-        Without `room` no more jobs can come, so all batches start.
-        """
-        for batch in tuple(self._gathering.values()):
-            window_ms = batch.handler.batch.window_ms if batch.handler.batch is not None else 0
-            if not window_ms or not room:
-                self._start(batch)
-            elif batch.timer is None:
-                batch.timer = self._runner.loop.call_later(window_ms / 1000, self._start, batch)
 
     def flush(self) -> None:
         """Start all batches: no more jobs will come."""
@@ -94,13 +88,13 @@ class Batches:
             if batch.abandoned:
                 self._runner.loop.call_soon(batch.task.cancel)
             return
-        batch.runs.remove(run)
-        if not batch.runs:
-            self._close_gathering(batch)
         self._runner.close(
             run,
             None if run.concluded else self._runner.decide(run, Released(), batch.handler.retry),
         )
+        batch.runs.remove(run)
+        if not batch.runs:
+            self._close_gathering(batch)
 
     def _close_gathering(self, batch: Batch) -> None:
         if self._gathering.get(batch.handler) is batch:
@@ -111,19 +105,34 @@ class Batches:
     # ── running ──
 
     def _start(self, batch: Batch) -> None:
-        self._close_gathering(batch)
-        batch.task = self._runner.loop.create_task(self._call(batch))
-        started = time.monotonic()
-        for run in batch.runs:
-            self._runner.interrupts.arm(run, batch.handler, started)
+        try:
+            self._close_gathering(batch)
+            batch.task = self._runner.loop.create_task(self._whole(batch))
+        except Exception as error:
+            for run in batch.runs:
+                self._runner.rescue(run, error)
+
+    async def _whole(self, batch: Batch) -> None:
+        """The task of a batch: whatever its call does, its runs are closed afterwards."""
+        try:
+            await self._call(batch)
+        except BaseException as error:
+            for run in batch.runs:
+                self._runner.rescue(run, error)
+        finally:
+            batch.task = None
+            for run in batch.runs:
+                self._runner.close(run, None)  # unless it is closed
 
     async def _call(self, batch: Batch) -> None:
-        """Decode each item, call the handler once, and end each run: the task of a batch."""
+        """Decode each item, call the handler once, and end each run."""
         handler, runner = batch.handler, self._runner
+        started = time.monotonic()
+        for run in batch.runs:
+            runner.interrupts.arm(run, handler, started)
         runs, items = self._bound(batch)
         if not runs:
             return
-        batch.runs = runs
         in_batch.set(runs[0])
         try:
             executor = runner.executors[handler.executor]
@@ -141,25 +150,28 @@ class Batches:
             runner.interrupted()
             return
         except BaseException as error:
-            for run in runs:
-                runner.close(run, runner.raised(run, handler, error))
-            return
+            results = [error] * len(runs)
         for run, result in zip(runs, results, strict=True):
-            runner.close(run, self._outcome(run, handler, result))
+            runner.guard(run, self._end, handler, result)
 
     def _bound(self, batch: Batch) -> tuple[list[Run], list[Any]]:
         """Return the runs with their items. A run whose payload does not fit fails alone."""
         runs, items = [], []
         for run in batch.runs:
+            if run.closed:
+                continue
             try:
                 (item,), _ = batch.handler.bind(run.lease)
                 run.check()
             except Exception as error:
-                self._runner.close(run, self._runner.raised(run, batch.handler, error))
+                self._runner.guard(run, self._end, batch.handler, error)
             else:
                 runs.append(run)
                 items.append(item)
         return runs, items
+
+    def _end(self, run: Run, handler: Handler, result: Any) -> None:
+        self._runner.close(run, self._outcome(run, handler, result))
 
     def _outcome(self, run: Run, handler: Handler, result: Any) -> AnyOutcome | None:
         if isinstance(result, BaseException):

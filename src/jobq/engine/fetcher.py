@@ -54,11 +54,13 @@ class Fetcher:
         pace: Pace | None = None,
         chance: LastChance | None = None,
         on_idle: Callable[[], None] | None = None,
+        on_settled: Callable[[int], None] | None = None,
         orders: Sequence[tuple[QueueName, ...]] | None = None,
     ) -> None:
         """`on_idle` is called when nothing runs and there is nothing to claim, and then not again
         until a job was claimed. `orders` are the orders in which claims name the queues, one after
-        the other. By default each queue is first in turn."""
+        the other. By default each queue is first in turn. `on_settled` is called with the number of
+        runs that an exchange has settled."""
         self._store = store
         self._runner = runner
         self._worker = worker
@@ -83,6 +85,7 @@ class Fetcher:
         self._stopping = False
         self._min_sleep_ms = 1  # see _sleep
         self._on_idle = on_idle
+        self._on_settled = on_settled
         self._idle = False
 
     # ── control ──
@@ -108,8 +111,10 @@ class Fetcher:
     async def run(self) -> None:
         """Run passes until stopped and settled. An error of the store delays the next pass."""
         try:
-            while not self._finished:
+            while True:
                 try:
+                    if self._finished:
+                        break
                     await self.tick()
                 except Exception as error:
                     await asyncio.sleep(self._outage.failed(error))
@@ -131,17 +136,17 @@ class Fetcher:
         if self._chance.closed:
             self._chance.check()
         free = 2 if self._second is None else 1
-        limit = self._share(free) if self._flows(free) else self._slots.total
-        ended, claim = self._take(limit), self._claim(limit)
-        if not ended and claim is None and not self._asleep:
-            await self._bell.wait()
-            return 0
-        if self._second is None and self._flows(1):
+        flows = self._flows(free)
+        limit = self._share(free) if flows else self._slots.total
+        if self._second is None and flows:  # it begins when this lane has taken its share
             self._second = asyncio.get_running_loop().create_task(
                 self._overlap(), name="jobq fetcher, second lane"
             )
             self._second.add_done_callback(self._overlapped)
-        claimed, settled = await self._trade(self._lanes[0], ended, claim)
+        claimed, settled = await self._trade(self._lanes[0], limit)
+        if settled is None:
+            await self._bell.wait()
+            return 0
         self._asleep = settled.asleep
         if claimed:
             self._min_sleep_ms = 1
@@ -168,8 +173,7 @@ class Fetcher:
     async def _overlap(self) -> None:
         """Run the second lane while there is enough to do for it."""
         while self._flows(1):
-            share = self._share(1)
-            claimed, _ = await self._trade(self._lanes[1], self._take(share), self._claim(share))
+            claimed, _ = await self._trade(self._lanes[1], self._share(1))
             if claimed:
                 await asyncio.sleep(0)
 
@@ -179,50 +183,49 @@ class Fetcher:
         if not task.cancelled() and (error := task.exception()) is not None:
             log.error("the second lane to %s failed", self._store.url, exc_info=error)
 
-    async def _trade(
-        self, lane: Exchange, ended: list[Run], claim: Claim | None
-    ) -> tuple[int, Settled]:
-        """Make one exchange. Returns how many jobs it claimed, and the reply."""
-        since = time.monotonic()
-        settled = await lane.ask(ended, claim)
-        self._settled(ended, settled.stale)
-        leases: Sequence[Lease] = settled.leases
-        limit = 0 if claim is None else claim.limit
-        self._full = 0 < limit <= len(leases)
-        if leases and time.monotonic() - since > self._settings.lease_ms / 2000:
+    async def _trade(self, lane: Exchange, limit: int) -> tuple[int, Settled | None]:
+        """Make one exchange of up to `limit` runs and as many jobs, unless there is nothing to do.
+
+        Returns how many jobs it claimed, and the reply. Whatever raises, runs that the store has
+        not settled are settled by a later exchange, and slots without a run are free.
+        """
+        ended: list[Run] = []
+        slots = 0  # taken, and without a run
+        claim: Claim | None = None
+        try:
+            if not (self._stopping or self._paused or self._chance.bars(self._runner)):
+                alone = self._chance.may_take(self._runner)
+                slots = self._slots.take(self._bell, limit)
+            ended = self._runner.ended[:limit]
+            del self._runner.ended[:limit]
+            if not ended and not slots and not self._asleep:
+                return 0, None
+            if slots:
+                claim = self._claim(slots, alone)
             since = time.monotonic()
-            leases = await self._still_held(leases)
-        if log.isEnabledFor(_TRACE):
-            ms = (time.monotonic() - since) * 1000
-            log.log(
-                _TRACE,
-                "exchange of %.1f ms: %d settled, %d of %d claimed",
-                ms,
-                len(ended),
-                len(leases),
-                limit,
-            )
-        self._slots.give(limit - len(leases))  # slots without a job
-        self._runner.start(leases, since)
-        self._chance.replied(claim)
-        if settled.last_chance:
-            self._chance.expect(self._runner)
+            settled = await lane.ask(ended, claim)
+            leases: Sequence[Lease] = settled.leases
+            self._full = 0 < slots <= len(leases)
+            if leases and time.monotonic() - since > self._settings.lease_ms / 2000:
+                since = time.monotonic()
+                leases = await self._still_held(leases)
+            free, slots = slots - len(leases), len(leases)
+            self._slots.give(free)
+            self._runner.start(leases, since)
+            slots = 0
+            self._runner.settled(ended)
+            done, ended = ended, []
+        except BaseException:
+            self._runner.ended[:0] = ended
+            raise
+        finally:
+            self._slots.give(slots)
+            self._chance.replied(claim)
+        self._report(done, settled, since)
         return len(leases), settled
 
-    def _take(self, limit: int) -> list[Run]:
-        """Take runs to settle, oldest first."""
-        ended = self._runner.ended
-        self._runner.ended = ended[limit:]
-        return ended[:limit]
-
-    def _claim(self, limit: int) -> Claim | None:
-        """Take free slots, and return a claim for them. None if nothing may or can be claimed."""
-        if self._stopping or self._paused or self._chance.bars(self._runner):
-            return None
-        alone = self._chance.may_take(self._runner)
-        limit = self._slots.take(self._bell, limit)
-        if not limit:
-            return None
+    def _claim(self, limit: int, alone: bool) -> Claim:
+        """A claim for as many slots, which are taken."""
         self._turn = (self._turn + 1) % len(self._orders)
         claim = Claim(
             queues=self._orders[self._turn],
@@ -233,14 +236,28 @@ class Fetcher:
         self._chance.sent(self._runner, claim)
         return claim
 
-    def _settled(self, runs: Sequence[Run], stale: Sequence[LeaseRef]) -> None:
-        self._runner.settled(runs)
-        if stale:
+    def _report(self, runs: Sequence[Run], settled: Settled, since: float) -> None:
+        """Tell others about an exchange. This comes last, because they may raise."""
+        if self._slots.free <= 0:
+            self._runner.batches.flush()  # no more jobs can come
+        if settled.last_chance:
+            self._chance.expect(self._runner)
+        if settled.stale:
             by_ref = {run.ref: run for run in runs}
-            for ref in stale:
+            for ref in settled.stale:
                 if ref in by_ref:
                     by_ref[ref].outcome = None  # it was not stored
                     log.warning("%s", lost(by_ref[ref]))
+        if log.isEnabledFor(_TRACE):
+            log.log(
+                _TRACE,
+                "exchange of %.1f ms: %d settled, %d claimed",
+                (time.monotonic() - since) * 1000,
+                len(runs),
+                len(settled.leases),
+            )
+        if self._on_settled is not None:
+            self._on_settled(len(runs))
 
     async def _still_held(self, leases: Sequence[Lease]) -> list[Lease]:
         """Renew leases whose reply took long. Returns those that have not expired meanwhile."""

@@ -45,7 +45,9 @@ class Interrupts:
         if timeout_ms:
             run.timeout_s = timeout_ms / 1000
             run.until = started + timeout_ms / 1000 + self._grace_s(run)
-            run.timer = self._runner.loop.call_later(run.timeout_s, self._time_out, run, handler)
+            run.timer = self._runner.loop.call_later(
+                run.timeout_s, self._runner.guard, run, self._time_out, handler
+            )
 
     def _time_out(self, run: Run, handler: Handler) -> None:
         """Interrupt a run that is past its timeout. After its grace it is settled in any case."""
@@ -55,7 +57,12 @@ class Interrupts:
         run.end = TimedOut(run.timeout_s)
         if run.apart is None:
             run.timer = self._runner.loop.call_later(
-                self._grace_s(run), self._settle_unfinished, run, run.end, handler.retry
+                self._grace_s(run),
+                self._runner.guard,
+                run,
+                self._settle_unfinished,
+                run.end,
+                handler.retry,
             )
         self.interrupt(run)
 
@@ -63,12 +70,13 @@ class Interrupts:
         """Stop the run of a cancelled job. If its lease has not arrived yet, it will not start."""
         for run in self._runner.held:
             if run.lease.id == id and run.lease.queue == queue:
-                self._cancel_run(run)
+                self._runner.guard(run, self._cancel_run)
                 return
         if len(self.early) < 10_000:
             self.early.add(JobKey(queue, id))
 
     def _cancel_run(self, run: Run) -> None:
+        run.cancel_asked = True
         if run.concluded or run.cancelled:
             return
         run.cancelled = True
@@ -78,7 +86,8 @@ class Interrupts:
         elif run.apart is not None:
             self.interrupt(run)
         else:
-            self._runner.loop.call_soon(self._request_stop, run)  # soon: see interrupt
+            # Soon: see interrupt.
+            self._runner.loop.call_soon(self._runner.guard, run, self._request_stop)
 
     def _request_stop(self, run: Run) -> None:
         if run.executor is not None:
@@ -94,10 +103,7 @@ class Interrupts:
         """
         if run.concluded or state == "held":
             return
-        if state == "cancel":
-            self._cancel_run(run)
-        else:
-            self._lease_lost(run)
+        self._runner.guard(run, self._cancel_run if state == "cancel" else self._lease_lost)
 
     def _lease_lost(self, run: Run) -> None:
         log.warning("%s", lost(run))
@@ -128,15 +134,18 @@ class Interrupts:
             if not run.concluded:
                 run.cancelled = True
                 run.end = run.end or Released()
-                self.interrupt(run)
+                self._runner.guard(run, self.interrupt)
 
     def release_rest(self) -> None:
         """Release the runs that go on although they were interrupted. Their processes end first."""
         for run in tuple(self._runner.held):
             if not run.concluded:
-                if run.apart is not None:
-                    run.apart.kill(run)
-                self._settle_unfinished(run, Released(), UNDECLARED)
+                self._runner.guard(run, self._release_unfinished)
+
+    def _release_unfinished(self, run: Run) -> None:
+        if run.apart is not None:
+            run.apart.kill(run)
+        self._settle_unfinished(run, Released(), UNDECLARED)
 
     def _settle_unfinished(self, run: Run, end: End, retry: Retry) -> None:
         """Settle a run that goes on after it was interrupted. It keeps its slot until it ends."""
@@ -162,7 +171,7 @@ class Interrupts:
         elif run.apart is not None:
             run.apart.stop(run, self._grace_s(run))
         elif run.task is not None:
-            self._runner.loop.call_soon(self._cancel_task, run)
+            self._runner.loop.call_soon(self._runner.guard, run, self._cancel_task)
 
     def _cancel_task(self, run: Run) -> None:
         if run.apart is not None:  # its middleware has called the process meanwhile

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import logging
 import time
+import traceback
+from types import TracebackType
 from typing import Any
 
 from jobq.core.decide import End, Raised
@@ -29,6 +31,7 @@ from jobq.engine.run import Run
 
 log = logging.getLogger("jobq.job")
 
+Trace = tuple[type[BaseException], BaseException, TracebackType | None]
 _OUTCOMES: dict[type[AnyOutcome], str] = {
     Complete: "completed",
     Release: "released",
@@ -55,24 +58,26 @@ class Journal:
 
     def started(self, run: Run) -> None:
         """Log that the handler of a run is about to be called."""
-        log.debug("%s started (attempt %d)", run, run.lease.attempt, extra=_facts(run))
+        _write(logging.DEBUG, _facts(run), "%s started (attempt %d)", run, run.lease.attempt)
 
     def ended(self, run: Run, outcome: AnyOutcome) -> None:
         """Log the end of a run that did not fail. `failed` logs failures, with their reason."""
         if isinstance(outcome, (RetryLater, Fail)):
             return
         facts = _facts(run, outcome)
-        log.info(
+        _write(
+            logging.INFO,
+            facts,
             "%s %s after %s (attempt %d)",
             run,
             facts["outcome"],
             _seconds(facts),
             run.lease.attempt,
-            extra=facts,
         )
 
     def failed(self, run: Run, outcome: AnyOutcome, end: End | None) -> None:
-        """Log a failure: WARNING if the job is retried, ERROR if it has failed for good.
+        """Log a failure: ERROR if the job has failed for good, WARNING if it is retried or was
+        cancelled meanwhile.
 
         `end` is None if a child process has reported the outcome. The traceback is text then.
         """
@@ -80,15 +85,26 @@ class Journal:
             return
         facts, failure = _facts(run, outcome), outcome.failure
         words = one_line(f"{failure.type}: {failure.message}" if failure.message else failure.type)
-        if isinstance(outcome, RetryLater):
-            log.warning(
+        if run.cancel_asked:
+            _write(
+                logging.WARNING,
+                facts,
+                "%s cancelled after %s (attempt %d), and failed when it was asked to stop: %s",
+                run,
+                _seconds(facts),
+                run.lease.attempt,
+                words,
+            )
+        elif isinstance(outcome, RetryLater):
+            _write(
+                logging.WARNING,
+                facts,
                 "%s failed after %s (attempt %d) and is retried in %g s: %s",
                 run,
                 _seconds(facts),
                 run.lease.attempt,
                 outcome.delay_ms / 1000,
                 words,
-                extra=facts,
             )
         else:
             error = end.error if isinstance(end, Raised) else None
@@ -96,16 +112,27 @@ class Journal:
                 None if error is None else (type(error), error, without_jobq(error.__traceback__))
             )
             text = failure.traceback if end is None else None
-            log.error(
+            _write(
+                logging.ERROR,
+                facts,
                 "%s failed for good after %s (attempt %d): %s%s",
                 run,
                 _seconds(facts),
                 run.lease.attempt,
                 words,
                 f"\n{lines(text)}" if text else "",
-                exc_info=trace,
-                extra=facts,
+                trace=trace,
             )
+
+
+def _write(
+    level: int, facts: dict[str, Any], text: str, *args: object, trace: Trace | None = None
+) -> None:
+    """Write a line. A handler or a filter of the application that raises must not fail the run."""
+    try:
+        log.log(level, text, *args, exc_info=trace, extra=facts, stacklevel=3)
+    except Exception:
+        traceback.print_exc()
 
 
 def _facts(run: Run, outcome: AnyOutcome | None = None) -> dict[str, Any]:
@@ -118,7 +145,8 @@ def _facts(run: Run, outcome: AnyOutcome | None = None) -> dict[str, Any]:
         "attempt": lease.attempt,
     }
     if outcome is not None:
-        facts["outcome"] = _OUTCOMES.get(type(outcome), type(outcome).__name__)
+        cancelled = run.cancel_asked and not isinstance(outcome, Complete)  # see outcomes.effect
+        facts["outcome"] = "cancelled" if cancelled else _OUTCOMES[type(outcome)]
         facts["duration_ms"] = round((time.monotonic() - run.since) * 1000, 1)
     return facts
 

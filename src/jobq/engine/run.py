@@ -44,6 +44,8 @@ class Run:
     end: End | None = None  # why the run is interrupted, set before it is
     outcome: AnyOutcome | None = None
     concluded = False  # it has an outcome, or has lost its lease
+    cancel_asked = False  # an operator or a program has cancelled its job
+    closed = False  # its slot is free, or will be when its handler has returned
     cancelled = False  # the handler was asked to stop
     unfinished: asyncio.Future[None] | None = None
     completing = False  # the handler has called complete_in

@@ -2,6 +2,10 @@
 
 Runs that have ended wait in `ended` until the next exchange settles them.
 
+Whatever raises in a run counts as a failure of that run and of no other one. Two frames promise it,
+`guard` for calls and `_whole` for tasks: everything that concerns a run happens inside of one, and
+both end in `rescue`, which closes the run.
+
 A run ends in two steps. It is *concluded* when its outcome is decided, and its slot is free when
 its handler has returned. Usually both happen at once. But a thread past its timeout, and a handler
 that ignores its cancellation, are concluded and keep their slot.
@@ -13,15 +17,17 @@ import asyncio
 import logging
 import math
 import random
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from time import monotonic
 from typing import Any
 
 from jobq.core.decide import End, Raised, Released, Unknown, decide
+from jobq.core.failures import bounded
 from jobq.core.policies import UNDECLARED, Retry
 from jobq.core.printable import one_line
-from jobq.core.records import AnyOutcome, Complete, Fail, JobKey, Lease, QueueName
+from jobq.core.records import AnyOutcome, Complete, Fail, Failure, JobKey, Lease, QueueName
 from jobq.core.verdicts import unreadable
 from jobq.engine import completions
 from jobq.engine.apart import ApartRuns
@@ -64,7 +70,6 @@ class Runner:
         interrupted: Callable[[], None] = lambda: None,
         chance: LastChance | None = None,
         lease_s: float = math.inf,
-        on_settled: Callable[[int], None] | None = None,
         around_of: AroundOf | None = None,
         state: Any = None,
         on_lost: Callable[[Run], None] | None = None,
@@ -72,10 +77,9 @@ class Runner:
         """`interrupted` is called when a handler raises KeyboardInterrupt: the worker must stop.
 
         A run that could not start within `lease_s` does not start, unless its lease was renewed.
-        Without `chance`, jobs on their last chance run like any other. `on_settled` is called with
-        the number of runs that an exchange has settled. `around_of` returns what is called around
-        a handler, and `state` is the value of the worker's lifespan. `on_lost` is called with a run
-        whose lease is lost while it runs.
+        Without `chance`, jobs on their last chance run like any other. `around_of` returns what is
+        called around a handler, and `state` is the value of the worker's lifespan. `on_lost` is
+        called with a run whose lease is lost while it runs.
         """
         self.loop = asyncio.get_running_loop()
         self.notes = notes
@@ -87,7 +91,6 @@ class Runner:
         self.releasing = False
         self.lease_s = lease_s
         self.settled_since_stop: list[Run] = []
-        self._on_settled = on_settled
         self._around_of = around_of
         self.state = state
         self.interrupted = interrupted
@@ -109,38 +112,42 @@ class Runner:
 
     # ── starting ──
 
-    def start(self, leases: Iterable[Lease], since: float) -> None:
-        """Run these leases, each in a slot already taken. `since` is when their claim was sent."""
+    def start(self, leases: Sequence[Lease], since: float) -> None:
+        """Run these leases, each in a slot already taken. `since` is when their claim was sent.
+
+        If it raises, no run was made, and the slots are still the caller's.
+        """
         self._journal.check_levels()
-        early = self.interrupts.early
-        for lease in leases:
-            run = Run(lease, self, since)
-            self.held.add(run)
-            self.open += 1
-            if (
-                self.releasing
-                or lease.cancel_asked
-                or (early and JobKey(lease.queue, lease.id) in early)
-            ):
-                self.close(run, self.decide(run, Released(), _DEFAULT_RETRY))
-                continue
-            if lease.unreadable:
-                failure = unreadable(attempt=lease.attempt, worker=None, now_ms=run.now_ms)
-                self.close(
-                    run, Fail(queue=lease.queue, id=lease.id, token=lease.token, failure=failure)
-                )
-                continue
-            handler = self._tasks[lease.queue].get(lease.name) or BUILTIN.get(lease.name)
-            if handler is None:
-                self._warn_unknown(lease)
-                self.close(run, self.decide(run, Unknown(lease.name), _DEFAULT_RETRY))
-                continue
-            try:
-                self._launch(run, lease, handler)
-            except Exception as error:  # no such executor: the leases behind this one must start
-                self.close(run, self.decide(run, Raised(error), _DEFAULT_RETRY))
-        early.clear()
-        self.batches.claimed(room=self._slots.free > 0)
+        count, runs = len(leases), [Run(lease, self, since) for lease in leases]
+        self.held.update(runs)
+        self.open += count
+        for run in runs:
+            self.guard(run, self._begin)
+        self.interrupts.early = set()
+
+    def _begin(self, run: Run) -> None:
+        """Start a run, or end it at once."""
+        lease, early = run.lease, self.interrupts.early
+        if (
+            self.releasing
+            or lease.cancel_asked
+            or (early and JobKey(lease.queue, lease.id) in early)
+        ):
+            run.cancel_asked = not self.releasing or lease.cancel_asked
+            self.close(run, self.decide(run, Released(), _DEFAULT_RETRY))
+            return
+        if lease.unreadable:
+            failure = unreadable(attempt=lease.attempt, worker=None, now_ms=run.now_ms)
+            self.close(
+                run, Fail(queue=lease.queue, id=lease.id, token=lease.token, failure=failure)
+            )
+            return
+        handler = self._tasks[lease.queue].get(lease.name) or BUILTIN.get(lease.name)
+        if handler is None:
+            self._warn_unknown(lease)
+            self.close(run, self.decide(run, Unknown(lease.name), _DEFAULT_RETRY))
+            return
+        self._launch(run, lease, handler)
 
     def _warn_unknown(self, lease: Lease) -> None:
         """Warn once per task, because its jobs arrive again every 30 s."""
@@ -166,7 +173,7 @@ class Runner:
         ):
             if self._chance.close(run):
                 run.task = self.loop.create_task(
-                    self._run_alone(run, self._chance, handler, executor)
+                    self._whole(run, self._run_alone, self._chance, handler, executor)
                 )
             else:
                 self.close(run, self.decide(run, Released(), handler.retry))
@@ -174,7 +181,7 @@ class Runner:
         if executor.apart:
             if self.around(handler) is None:
                 run.apart = executor
-            run.task = self._create_task(self._apart.run(run, handler, executor))
+            run.task = self._create_task(self._whole(run, self._apart.run, handler, executor))
             return
         if self._journal.starts:
             self._journal.started(run)
@@ -183,8 +190,8 @@ class Runner:
             return
         if self.around(handler) is None:
             run.executor = executor
-        run.task = self._create_task(self._run(run, lease, handler, executor))
         self.interrupts.arm(run, handler, run.since)
+        run.task = self._create_task(self._whole(run, self._run, handler, executor))
 
     def stop(self) -> None:
         """Release leases that still arrive, and start batches without waiting for more jobs."""
@@ -194,8 +201,57 @@ class Runner:
             run.end = Released()
             self.interrupts.interrupt(run)
 
-    async def _run(self, run: Run, lease: Lease, handler: Handler, executor: Executor) -> None:
-        """Call the handler: the task of a run. This is the hot path, with `close`."""
+    # ── the outermost frames ──
+
+    def guard(self, run: Run, call: Callable[..., None], *args: Any) -> None:
+        """Call `call(run, *args)`. If it raises, the run ends."""
+        try:
+            call(run, *args)
+        except Exception as error:
+            self.rescue(run, error)
+
+    async def _whole(self, run: Run, body: Callable[..., Awaitable[None]], *args: Any) -> None:
+        """The task of a run: whatever its body does, the run is closed afterwards."""
+        try:
+            await body(run, *args)
+        except BaseException as error:
+            run.task = None
+            self.rescue(run, error)
+        finally:
+            self.close(run, None)  # unless it is closed
+
+    def rescue(self, run: Run, error: BaseException) -> None:
+        """End a run in which something raised that never should. Calls nothing that may raise.
+
+        The error counts as the handler's own. If that cannot be decided either, the job fails.
+        """
+        with suppress(Exception):  # also the log may be what raised
+            log.error("%s: the worker could not handle its run", run, exc_info=error)
+        outcome: AnyOutcome | None = None
+        if not run.concluded and not run.completing:
+            try:
+                retry = _DEFAULT_RETRY if run.handler is None else run.handler.retry
+                outcome = self.decide(run, Raised(error), retry)
+            except Exception as undecided:
+                outcome = _undecided(run, undecided)
+        batch = run.batch
+        if run.task is None and (batch is None or batch.task is None):
+            self.close(run, outcome)
+            if self._chance is not None:
+                self._chance.leave(run)
+        elif not run.concluded:  # its handler goes on: the slot is free when it has ended
+            self.conclude(run, outcome)
+            run.cancelled = True
+            if run.apart is not None:
+                run.apart.kill(run)
+            elif run.task is not None:
+                self.loop.call_soon(run.task.cancel)  # soon: see Interrupts.interrupt
+        if isinstance(error, KeyboardInterrupt):
+            self.interrupted()
+
+    async def _run(self, run: Run, handler: Handler, executor: Executor) -> None:
+        """Call the handler: the body of a run. This is the hot path, with `close`."""
+        lease = run.lease
         running.set(run)
         outcome: AnyOutcome | None
         try:
@@ -278,7 +334,7 @@ class Runner:
                 if self.around(handler) is None:
                     run.executor = executor
                 self.interrupts.arm(run, handler, monotonic())
-                await self._run(run, run.lease, handler, executor)
+                await self._run(run, handler, executor)
         except asyncio.CancelledError as error:  # interrupted before it started
             self.close(run, self.raised(run, handler, error))
         finally:
@@ -287,13 +343,19 @@ class Runner:
     # ── ending ──
 
     def close(self, run: Run, outcome: AnyOutcome | None) -> None:
-        """Conclude a run and free its slot. An unfinished run keeps its slot until it has ended."""
+        """Conclude a run and free its slot. An unfinished run keeps its slot until it has ended.
+
+        Does nothing if it is closed.
+        """
+        if run.closed:
+            return
         run.task = None
         if run.timer is not None:
             run.timer.cancel()
             run.timer = None
         if not run.concluded:
             self.conclude(run, outcome)
+        run.closed = True
         if run.unfinished is None:
             self._slots.give(1)
         else:
@@ -302,15 +364,15 @@ class Runner:
 
     def conclude(self, run: Run, outcome: AnyOutcome | None) -> None:
         """Record the outcome of a run. None: its lease is lost, and there is nothing to settle."""
-        run.concluded = True
-        self.open -= 1
         if outcome is None:
             self.held.discard(run)
         else:
             run.outcome = outcome
             self.ended.append(run)
-            if self._journal.ends:
-                self._journal.ended(run, outcome)
+        run.concluded = True
+        self.open -= 1
+        if self._journal.ends and outcome is not None:
+            self._journal.ended(run, outcome)
 
     def _freed(self, _: asyncio.Future[None]) -> None:
         self._slots.give(1)
@@ -351,7 +413,19 @@ class Runner:
     def settled(self, runs: Sequence[Run]) -> None:
         """Forget these runs: the store has their outcomes."""
         self.held.difference_update(runs)
-        if self._on_settled is not None:
-            self._on_settled(len(runs))
         if self.stopping:
             self.settled_since_stop.extend(runs)
+
+
+def _undecided(run: Run, error: Exception) -> Fail:
+    """The outcome of a run when `decide` raises: the job fails, because it would raise again."""
+    lease = run.lease
+    failure = Failure(
+        reason="error",
+        type=type(error).__name__,
+        message=bounded(f"the run ended, and its outcome could not be decided: {error}"),
+        attempt=lease.attempt,
+        at_ms=lease.started_ms,
+        fingerprint="undecided",
+    )
+    return Fail(queue=lease.queue, id=lease.id, token=lease.token, failure=failure)

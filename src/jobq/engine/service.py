@@ -7,6 +7,7 @@ import logging
 import random
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from contextvars import ContextVar
 
 from jobq.errors import AccessDenied, StoreUnavailable
@@ -36,33 +37,41 @@ class Outage:
     def failed(self, error: BaseException) -> float:
         """Record a failed try. Returns the seconds until the next one.
 
-        Up to half of the delay is random, so that a fleet does not retry in step.
+        Up to half of the delay is random, so that a fleet does not retry in step. It never raises,
+        because loops that must not end call it when something has raised.
         """
         if self._tries == 0:
             self._since = time.monotonic()
-            expected = isinstance(error, NOT_NOW)
+            with suppress(Exception):  # the log, or what listens
+                self._tell(error)
+        delay = min(self._cap, self._base * 2.0 ** min(self._tries, 30))
+        self._tries += 1
+        return delay * random.uniform(0.5, 1.0)
+
+    def _tell(self, error: BaseException) -> None:
+        expected = isinstance(error, NOT_NOW)
+        try:
             log.warning(
                 "%s: %s; trying again until it works",
                 self._what,
                 _describe(error),
                 exc_info=None if expected else error,
             )
+        finally:
             if self._listener is not None:
                 self._listener(error)
-        delay = min(self._cap, self._base * 2.0 ** min(self._tries, 30))
-        self._tries += 1
-        return delay * random.uniform(0.5, 1.0)
 
     def over(self) -> None:
-        """Record that a try worked."""
+        """Record that a try worked. It never raises."""
         if self._tries:
-            log.info(
-                "%s: works again after %.1f s and %d tries",
-                self._what,
-                time.monotonic() - self._since,
-                self._tries,
-            )
-            self._tries = 0
+            tries, self._tries = self._tries, 0
+            with suppress(Exception):
+                log.info(
+                    "%s: works again after %.1f s and %d tries",
+                    self._what,
+                    time.monotonic() - self._since,
+                    tries,
+                )
 
 
 def _describe(error: BaseException) -> str:

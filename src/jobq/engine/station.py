@@ -94,7 +94,6 @@ class Station:
             interrupted=interrupted,
             chance=chance,
             lease_s=settings.lease_ms / 1000,
-            on_settled=on_settled,
             around_of=around_of,
             state=state,
             on_lost=on_lost,
@@ -111,6 +110,7 @@ class Station:
             pace=pace,
             chance=chance,
             on_idle=on_idle,
+            on_settled=on_settled,
             orders=orders,
         )
         self._keeper = Keeper(

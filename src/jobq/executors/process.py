@@ -67,16 +67,26 @@ class ProcessExecutor:
             child = await self._free_child(run, handler, group)
         try:
             begin()
+            self._at[run] = child
+            ended = child.start(run, self._address(handler, run.lease.queue.queue), run.now_ms)
         except BaseException:
-            self._pool.give_back(child)
+            if child.run is None:
+                self._pool.give_back(child)
+            else:  # nobody knows what it has received
+                child.kill()
             raise
-        self._at[run] = child
-        return await child.start(run, self._address(handler, run.lease.queue.queue), run.now_ms)
+        return await ended
 
     async def _free_child(self, run: Running, handler: Callee, group: Group) -> Child:
         self._pool.expect(group, self._address(handler, run.lease.queue.queue))
         self._at[run] = waiter = self._pool.wait(group)
-        return await waiter.future
+        try:
+            return await waiter.future
+        except BaseException:
+            if not waiter.future.cancel() and not waiter.future.cancelled():
+                if waiter.future.exception() is None:  # a child was given to it meanwhile
+                    self._pool.give_back(waiter.future.result())
+            raise
 
     def stop(self, run: Running, grace_s: float) -> None:
         """Ask the handler to stop. Its process is killed if it goes on for `grace_s`."""

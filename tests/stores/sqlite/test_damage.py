@@ -46,6 +46,10 @@ async def test_a_job_with_unreadable_options_is_claimed_as_unreadable_beside_goo
 ) -> None:
     await store.put([spec(f"{n}", timeout_ms=1000) for n in range(7)])
     await damage(store, "UPDATE jobs SET options = ? WHERE id = '3'", blob)
+    for record in (await store.find(Filter(queue=QUEUE))).records:
+        assert record.state is State.WAITING
+        damaged = record.failure is not None and record.failure.type == "Unreadable"
+        assert damaged == (record.id == "3")
     leases = await claim(store, "1")
     assert [(lease.id, lease.unreadable) for lease in leases] == [
         (f"{n}", n == 3) for n in range(7)

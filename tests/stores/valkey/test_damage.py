@@ -128,7 +128,13 @@ async def test_a_bad_record_is_listed_and_can_be_cancelled_and_removed(
     await store.put([spec(QUEUE, "a"), spec(QUEUE, "b", delay_ms=60_000)])
     for id in ("a", "b"):
         server.tell("SET", key_of(QUEUE, id), junk)
+    for wanted in (Filter(queue=QUEUE), Filter(queue=QUEUE, state=State.WAITING)):
+        for record in (await store.find(wanted)).records:
+            assert record.failure is not None
+            assert record.failure.type == "Unreadable"
     assert len((await store.find(Filter(queue=QUEUE))).records) == 2
+    await store.find(Filter(queue=QUEUE, name="task"))
+    await store.find(Filter(queue=QUEUE, key="k"))
     await store.alter([Cancel(job=JobKey(QUEUE, id)) for id in ("a", "b")])
     assert (await store.count(QUEUE))[State.CANCELLED] == 2
     await store.tick()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from datetime import timedelta
 from typing import cast
 
 from jobq.core import checks
@@ -82,6 +83,20 @@ class Retry:
         if type(value) is int:
             return Retry(value)
         raise InvalidJob(f"retry={shown(value)} is neither a Retry nor a number of retries")
+
+    @staticmethod
+    def stored(data: RetryData) -> Retry:
+        """The policy that was stored as `data`. InvalidJob if no policy can be."""
+        return Retry(
+            data.max_retries,
+            base=timedelta(milliseconds=data.base_ms),
+            factor=data.factor,
+            cap=timedelta(milliseconds=data.cap_ms),
+            jitter=data.jitter,
+            delays=None
+            if data.delays_ms is None
+            else [timedelta(milliseconds=ms) for ms in data.delays_ms],
+        )
 
     @property
     def data(self) -> RetryData:

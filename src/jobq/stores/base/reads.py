@@ -22,6 +22,10 @@ class ReadStore(Protocol):
         `JobRecord.errors` has the last failed runs: errors, timeouts, stalls and crashes, but not
         an expired ttl or a cancel. The store sets the attempt, worker and time of each. They are
         kept when the job is rerun, and removed with the record.
+
+        A job whose record is damaged is returned too, whatever was written there: with its id and
+        its state, and with a failure of the type `Unreadable`. What cannot be read or shown has its
+        default (`core.verdicts.legible`).
         """
         ...
 
@@ -38,7 +42,8 @@ class ReadStore(Protocol):
         With `oldest_first`, the oldest come first. Waiting jobs of a keyed queue are listed key by
         key, each in that order. A cursor belongs to its filter. Each call looks at a bounded number
         of records, so a page may be short and still have a cursor. The listing ends at the cursor
-        `until`, which comes from `skip`.
+        `until`, which comes from `skip`. Damaged jobs are listed as `get` returns them, and never
+        fail the listing of others.
         """
         ...
 

@@ -9,7 +9,7 @@ from jobq.stores.postgres.queries import SQL
 from jobq.stores.postgres.tx import PostgresTx
 from jobq.stores.relational import reads
 from jobq.stores.relational.codes import ERRED, NOTED, STEPPED, WANTED
-from jobq.stores.relational.rows import Job, read
+from jobq.stores.relational.rows import Job
 
 
 def get(tx: PostgresTx, jobs: Sequence[JobKey]) -> list[JobRecord | None]:
@@ -21,7 +21,7 @@ def get(tx: PostgresTx, jobs: Sequence[JobKey]) -> list[JobRecord | None]:
         tx.ask(find, each)
     for each in wanted:
         for row in tx.asked[find, each].peek():
-            _ask_about(tx, read(row, Job))
+            _ask_about(tx, tx.read_job(row))
     return reads.get(tx, jobs)
 
 

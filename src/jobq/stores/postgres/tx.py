@@ -32,6 +32,7 @@ from jobq.stores.relational.codes import ACTIVE, ENDED
 from jobq.stores.relational.dialect import Rows
 from jobq.stores.relational.rows import (
     ClaimedJob,
+    DamagedJob,
     Job,
     Lock,
     NewJob,
@@ -248,15 +249,21 @@ class PostgresTx(LoggingTx):
         jobs = read_all(self.execute(SQL.hot["load_jobs"], (numbers,)).fetchall(), Job)
         return [self._after(job) for job in jobs]
 
+    def read_job(self, row: Row) -> Job:
+        try:
+            return read(row, Job)
+        except msgspec.ValidationError:
+            return read(row, DamagedJob)
+
     def find(self, qid: int, id: str) -> Job | None:
         statement = SQL.hot["lock_found" if self.writes else "find_job"]
         row = self.execute(statement, (qid, id)).fetchone()
-        return None if row is None else self._after(read(row, Job))
+        return None if row is None else self._after(self.read_job(row))
 
     def job(self, pk: int) -> Job | None:
         statement = SQL.hot["lock_job" if self.writes else "load_job"]
         row = self.execute(statement, (pk,)).fetchone()
-        return None if row is None else self._after(read(row, Job))
+        return None if row is None else self._after(self.read_job(row))
 
     def _after(self, job: Job) -> Job:
         """A job that was locked. What happens to it is not older than its start or its end."""
@@ -266,19 +273,19 @@ class PostgresTx(LoggingTx):
 
     def look(self, qid: int, id: str) -> Job | None:
         row = self.execute(SQL.hot["find_job"], (qid, id)).fetchone()
-        return None if row is None else read(row, Job)
+        return None if row is None else self.read_job(row)
 
     def find_free(self, qid: int, id: str) -> Job | None:
         row = self.execute(SQL.hot["free_found"], (qid, id)).fetchone()
         if row is not None:
-            return self._after(read(row, Job))
+            return self._after(self.read_job(row))
         found = self.execute(SQL.hot["find_job"], (qid, id)).fetchone()
         return self._completing_or(found, lambda: self.find(qid, id))
 
     def job_free(self, pk: int) -> Job | None:
         row = self.execute(SQL.hot["free_job"], (pk,)).fetchone()
         if row is not None:
-            return self._after(read(row, Job))
+            return self._after(self.read_job(row))
         found = self.execute(SQL.hot["load_job"], (pk,)).fetchone()
         return self._completing_or(found, lambda: self.job(pk))
 

@@ -148,6 +148,10 @@ class Dialect(ABC):
         rows = self.execute(self.sql.hot["load_jobs"], (self.listed(list(pks)),)).fetchall()
         return read_all(rows, Job)
 
+    def read_job(self, row: Row) -> Job:
+        """A row of a job. A dialect that repairs damaged rows raises msgspec.ValidationError."""
+        return read(row, Job)
+
     def find(self, qid: int, id: str) -> Job | None:
         """The row of a job by id."""
         row = self.execute(self.sql.hot["find_job"], (qid, id)).fetchone()

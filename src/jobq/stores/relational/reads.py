@@ -34,7 +34,7 @@ from jobq.stores.relational.codes import (
     WAITING,
 )
 from jobq.stores.relational.records import queue_record, record
-from jobq.stores.relational.rows import FIGURES, Job, read
+from jobq.stores.relational.rows import FIGURES, Job
 from jobq.stores.relational.tx import Tx
 
 DAY = 24 * 60
@@ -144,7 +144,7 @@ def find(tx: Tx, filter: Filter, cursor: str | None, limit: int, until: str | No
             most = min(most, max(1, limit - len(found)))
         parameters = (queue.qid, most, *after, *section.more)
         for place, row in enumerate(tx.execute(tx.sql.reads[section.statement], parameters), 1):
-            job = read(row, Job)
+            job = tx.read_job(row)
             if last is not None and n == end and section.is_after(section.order(job), last):
                 return Page(records=tuple(found))
             looked += 1
@@ -173,7 +173,7 @@ def skip(tx: Tx, filter: Filter, cursor: str | None, count: int) -> str | None:
             statement, (queue.qid, min(max(count, 1), _SKIP) - 1, *place, *section.more)
         ).fetchone()
         if row is not None:
-            return json.dumps([n, *section.order(read(row, Job))])
+            return json.dumps([n, *section.order(tx.read_job(row))])
     return None
 
 

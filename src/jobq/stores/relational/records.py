@@ -5,17 +5,18 @@ from __future__ import annotations
 from jobq.core.event_log import STATES
 from jobq.core.queues import LimitsRecord, QueueRecord
 from jobq.core.records import JobRecord, QueueName
+from jobq.core.verdicts import legible
 from jobq.stores.relational import keys, settings
 from jobq.stores.relational.codes import CANCEL, GIVEN
-from jobq.stores.relational.options import call_options, unpack_failure, unpack_options
-from jobq.stores.relational.rows import Job, QueueRow
+from jobq.stores.relational.options import BROKEN, call_options, unpack_failure, unpack_options
+from jobq.stores.relational.rows import DamagedJob, Job, QueueRow
 from jobq.stores.relational.tx import Tx
 
 
 def record(job: Job, queue: QueueName) -> JobRecord:
-    """The record of a job, without its parents, children and errors."""
+    """The record of a job, without its parents, children and errors. See `legible`."""
     options = unpack_options(job.options)
-    return JobRecord(
+    found = JobRecord(
         queue=queue,
         id=job.id,
         name=job.name,
@@ -45,6 +46,7 @@ def record(job: Job, queue: QueueName) -> JobRecord:
         options=call_options(options),
         given_id=bool(job.flags & GIVEN),
     )
+    return legible(found, damaged=options is BROKEN or isinstance(job, DamagedJob))
 
 
 def queue_record(tx: Tx, queue: QueueRow) -> QueueRecord:

@@ -96,6 +96,18 @@ class Job(msgspec.Struct, array_like=True):
         return (*columns, pk)
 
 
+class DamagedJob(Job, array_like=True):
+    """A row of jobs with numbers that jobq never writes, as a database with types may hold them."""
+
+    keep: int
+    flags: int
+    life: int
+    attempt: int
+    failures: int
+    stalls: int
+    follows: int
+
+
 class NewJob(NamedTuple):
     """The parameters of `insert_job`: the columns that differ between new jobs."""
 

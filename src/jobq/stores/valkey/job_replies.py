@@ -9,11 +9,13 @@ from typing import Any
 from jobq.core.event_log import STATE_CODES, STATES
 from jobq.core.records import Failure, JobRecord, Lease, QueueName
 from jobq.core.states import State
+from jobq.core.verdicts import legible
 from jobq.stores.valkey.job_extras import NO_EXTRAS, extras, failed_run
 from jobq.stores.valkey.keys import queue_of
 from jobq.stores.valkey.stored_job import (
     BROKEN,
     DEFAULTS,
+    NO_RUN,
     RUN_FLAGS,
     has_given_id,
     record_fields,
@@ -156,20 +158,22 @@ def record(queue: QueueName, view: Sequence[Any], *, whole: bool = False) -> Job
     `whole`: the reply has all failed runs that are kept, not only the last one, and the steps.
     """
     id, state, rec, packed_run, flat, finished, reason, result, failed = view
-    run = run_fields(packed_run)
+    damaged = False
     try:
-        fields, more = record_fields(rec), extras(flat)
+        fields, more, run = record_fields(rec), extras(flat), run_fields(packed_run)
     except BROKEN:  # the job is listed, and its payload is what was stored
-        fields, more = (0, 0, 0, "?", None, DEFAULTS, rec), NO_EXTRAS
+        damaged = True
+        fields, more, run = (0, 0, 0, "?", None, DEFAULTS, rec), NO_EXTRAS, NO_RUN
     created, due, life, name, key, options, payload = fields
+    damaged = damaged or not created  # what broken_job in lua/record.lua made of it
     failure = more.failure
     errors: tuple[Failure, ...] = ()
     if failed:
         errors = tuple([failed_run(entry) for entry in failed])
         failure = errors[-1] if more.failed_last else failure
-    return JobRecord(
+    found = JobRecord(
         queue=queue,
-        id=id.decode(),
+        id=id.decode(errors="replace"),
         name=name,
         state=STATES[state],
         payload=payload,
@@ -189,7 +193,7 @@ def record(queue: QueueName, view: Sequence[Any], *, whole: bool = False) -> Job
         failure=failure,
         errors=errors if whole else (),
         steps=more.steps if whole else (),
-        reason=reason.decode() if state == _CANCELLED else None,
+        reason=reason.decode(errors="replace") if state == _CANCELLED else None,
         progress=more.progress,
         saved=more.saved,
         cancel_asked=run.flags & _CANCEL > 0 and state == _ACTIVE,
@@ -201,6 +205,7 @@ def record(queue: QueueName, view: Sequence[Any], *, whole: bool = False) -> Job
         children=more.children,
         given_id=has_given_id(rec),
     )
+    return legible(found, damaged=damaged)
 
 
 def published(data: bytes) -> tuple[QueueName, JobRecord]:

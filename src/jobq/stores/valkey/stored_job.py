@@ -102,6 +102,10 @@ class RunFields(NamedTuple):
     worker: str
 
 
+NO_RUN = RunFields(0, 0, 0, 0, 0, 0, "", "")
+"""Stands for a run that cannot be read."""
+
+
 def record_fields(rec: bytes) -> RecordFields:
     """Unpack a record. Raises one of BROKEN if it cannot be read."""
     c1, c2, flags, nn = _head(rec)
