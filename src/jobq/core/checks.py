@@ -181,11 +181,13 @@ def check_choice(
 ) -> str:
     """One of the given words."""
     known = tuple(choices)
+    if isinstance(value, str):
+        value = str.__str__(value)  # a plain str, also of a subclass
     if not isinstance(value, str) or value not in known:
         raise error(
             f"{option}={shown(value)} is not one of {', '.join(known)}{did_you_mean(value, known)}"
         )
-    return str.__str__(value)  # a plain str, also of a subclass
+    return value
 
 
 def check_priority(value: object) -> int:
@@ -336,6 +338,8 @@ def as_actor(text: str) -> str:
 def _name(value: object, option: str, longest: int, error: Refusal) -> str:
     if not isinstance(value, str):
         raise error(f"{option}={shown(value)} is not a string")
+    # A plain str, also of a subclass (numpy.str_, a member of an enum): no store encodes those.
+    value = str.__str__(value)
     if not value:
         raise error(f"{option}='' is empty")
     if len(value) > longest:
@@ -345,8 +349,7 @@ def _name(value: object, option: str, longest: int, error: Refusal) -> str:
         raise error(
             f"{option}={shown(value)} has {where}: control characters and braces are not allowed"
         )
-    # A plain str, also of a subclass (numpy.str_, a member of an enum): no store encodes those.
-    return str.__str__(value)
+    return value
 
 
 # ── payloads and option names ─────────────────────────────────────────────────────────────────────

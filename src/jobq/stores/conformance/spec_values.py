@@ -19,15 +19,17 @@ from jobq.core.call_options import RetryData, UniqueSpec
 from jobq.core.checks import MAX_COST, MAX_EPOCH_MS, MAX_MS, MAX_NAME_LENGTH
 from jobq.core.meta import MAX_BYTES
 from jobq.core.meta import MAX_NAME as MAX_META_NAME
-from jobq.core.new_jobs import MAX_CODEC, MAX_DELAYS, MAX_ORIGIN, MAX_SCHEDULE_ID
+from jobq.core.new_jobs import MAX_CODEC, MAX_DELAYS, MAX_ORIGIN, MAX_SCHEDULE_ID, check_spec
 from jobq.core.records import (
     MAX_ID_LENGTH,
     MAX_PRIORITY,
     Edge,
     JobKey,
+    JobRecord,
     JobSpec,
     QueueName,
 )
+from jobq.errors import InvalidJob
 
 
 class Text(str):
@@ -62,6 +64,13 @@ class Map(dict[Any, Any]):
 
 class Data(bytes):
     """A bytes subclass."""
+
+
+class Thing:
+    """Nothing that a spec has."""
+
+    def __repr__(self) -> str:
+        return "a thing"
 
 
 class Rude:
@@ -104,7 +113,7 @@ ANYTHING: tuple[Any, ...] = (
     Number(1), Number(5), Level.NONE, Level.ONE, Level.FIVE,
     "", "x", "7", Text("x"), Text(""), Word.X, "\ud800", "a\x00b", "a\nb", "\x1b[2J", "\x85", "{x}",
     "日本", b"", b"x", Data(b"x"), bytearray(b"x"), [], [1], (), (1,), {}, {"a": 1}, Map(a="b"),
-    object(), Rude(),
+    Thing(), Rude(),
 )  # fmt: skip
 """What people and programs pass for any field."""
 
@@ -236,7 +245,7 @@ def base(queue: QueueName, id: str, field: str) -> JobSpec:
     if field.startswith("retry."):
         return replace(spec, retry=RetryData())
     if field.startswith("unique."):
-        return replace(spec, unique=UniqueSpec(lock=f"lock of {id}"))
+        return replace(spec, unique=UniqueSpec(lock=f"lock of {id}", ttl_ms=60_000))
     if field.startswith("after."):
         return replace(spec, after=(Edge(JobKey(queue, "there")),))
     return spec
@@ -256,3 +265,43 @@ def _set(record: Any, path: list[str], value: Any) -> Any:
     if isinstance(record, msgspec.Struct):
         return replace(record, **{name: value})
     return record._replace(**{name: value})
+
+
+# ── what must become of them ──────────────────────────────────────────────────────────────────────
+
+UNREAD = frozenset({"reserved", "after.data"})
+"""Fields that no record shows."""
+
+
+def rule(spec: JobSpec) -> JobSpec | str:
+    """The spec as it is to be stored, or the words with which it is refused."""
+    try:
+        return check_spec(spec)
+    except InvalidJob as error:
+        return str(error)
+
+
+def fits(spec: JobSpec) -> bool:
+    """Whether the store itself has nothing against a spec that passes the rule."""
+    return not spec.after or (
+        spec.after[0].job.id == "there" and spec.after[0].job.queue == spec.queue
+    )
+
+
+def seen(record: JobRecord, field: str) -> Any:
+    """The field of a stored job."""
+    name, *rest = field.split(".")
+    if name == "after":
+        return record.children
+    return _part(record.options if name in record.options.__struct_fields__ else record, name, rest)
+
+
+def given(spec: JobSpec, field: str) -> Any:
+    """The same field of the spec."""
+    name, *rest = field.split(".")
+    return tuple(edge.job for edge in spec.after) if name == "after" else _part(spec, name, rest)
+
+
+def _part(record: Any, name: str, rest: list[str]) -> Any:
+    value = getattr(record, name)
+    return value if not rest or value is None else getattr(value, rest[0])
