@@ -120,7 +120,7 @@ def test_any_graph_is_either_ordered_or_has_a_cycle(
     count, edges = graph
     flow = [job(str(n), *(str(b) for a, b in edges if a == n)) for n in range(count)]
     if _has_cycle(count, edges):
-        with pytest.raises(InvalidJob, match="the flow has a cycle|waits for itself"):
+        with pytest.raises(InvalidJob, match=r"the flow has a cycle|waits for itself"):
             check_flow(flow)
         return
     place = {spec.id: n for n, spec in enumerate(check_flow(flow))}

@@ -101,6 +101,7 @@ def test_an_option_of_any_field_is_seen() -> None:
     """`has_no_options` is written out: each field must be in it, whatever the type of its value."""
     assert has_no_options(PLAIN)
     for field in fields(JobSpec)[4:]:
+        value: Any
         for value in (True, 0.0, 1.0, Number(0), Number(1), Text("json"), Text("fail"), "x", []):
             same = type(value) is type(field.default) and value == field.default
             assert has_no_options(replace(PLAIN, **{field.name: value})) is same, field.name

@@ -58,11 +58,12 @@ def check_specs(specs: Sequence[JobSpec]) -> Checked:
     """The specs with plain values. InvalidJob names what is wrong with one of them."""
     if isinstance(specs, Checked):
         return specs
+    global _last
     checked = Checked(specs)
-    queue = name = None
+    queue, name = _last
     like = _DEFAULTS
     for n, spec in enumerate(checked):
-        # Most jobs of a batch have the queue and the name of the one before, and no options.
+        # Most jobs have the queue and the name of the one before, and no options.
         if (
             spec.queue is queue
             and spec.name is name
@@ -74,9 +75,14 @@ def check_specs(specs: Sequence[JobSpec]) -> Checked:
         ):
             continue
         spec = checked[n] = check_spec(spec, like)
-        queue, name = spec.queue, spec.name
+        queue, name = _last = spec.queue, spec.name
         like = astuple(spec)[4:]
     return checked
+
+
+_last: tuple[QueueName | None, str | None] = (None, None)
+"""The queue and the name of the last job that was checked one by one. They are plain, and so are
+others that are the very same objects."""
 
 
 def has_no_options(spec: JobSpec) -> bool:

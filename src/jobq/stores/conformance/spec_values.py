@@ -254,7 +254,8 @@ def base(queue: QueueName, id: str, field: str) -> JobSpec:
 def with_value(spec: JobSpec, case: Case) -> JobSpec:
     """The spec with the value in the field."""
     itself = isinstance(case.value, str) and (case.field, case.value) == ("after.job.id", "itself")
-    return _set(spec, case.field.split("."), spec.id if itself else case.value)
+    changed: JobSpec = _set(spec, case.field.split("."), spec.id if itself else case.value)
+    return changed
 
 
 def _set(record: Any, path: list[str], value: Any) -> Any:
