@@ -14,6 +14,7 @@ import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 from uuid import uuid4
 
@@ -32,13 +33,15 @@ from jobq.core.commands import Rerun
 from jobq.core.queues import Fire, QueueConfig
 from jobq.core.records import Claim, JobKey, JobSpec, PutResult, QueueName
 from jobq.errors import InvalidJob, JobqError
+from jobq.executors.pool.messages import AddRequest
+from jobq.executors.pool.requests import serve
 from jobq.rpc import contract
 from jobq.rpc.frames import encode
 from jobq.rpc.v1 import admin_pb2, common_pb2, jobs_pb2
 from jobq.server.settings import ServerSettings
 from jobq.stores import open_store
 from jobq.stores.base import Store
-from jobq.stores.conformance.kit import FakeClock, fail
+from jobq.stores.conformance.kit import FakeClock, fail, release
 from jobq.stores.conformance.spec_values import (
     UNREAD,
     Case,
@@ -548,6 +551,36 @@ async def test_a_child_is_checked_like_any_other_job(
     await tasks.queue._context.connection.move_back()
     assert "\n".join(wrong) == ""
     assert len(added) == len(tasks.children())
+
+
+async def test_a_child_process_that_checks_nothing_stores_nothing_else() -> None:
+    """What a worker is asked for over the line to a child. A refused child leaves no note."""
+    queue = QueueName("t", "work")
+    claim = Claim(queues=(queue,), limit=1, lease_ms=60_000)
+    async with open_store(f"memory://{uuid4().hex}") as store:
+        await store.put([base(queue, "there", "id")])
+        (lease,) = (await store.settle([], worker="w", call="1", then=claim)).leases
+        run: Any = SimpleNamespace(lease=lease, store=store, is_stored_at=lambda url: True)
+        wrong: list[str] = []
+        for n, case in ALL:
+            spec = with_value(base(queue, f"j{n}", case.field), case)
+            if isinstance(expected := rule(spec), JobSpec):
+                continue
+            try:
+                sent = encode(AddRequest(n=n, label="1", spec=spec, url="", note=True))
+                request = msgspec.msgpack.decode(sent, type=AddRequest)
+                if _kind(_at(request.spec, case.field)) != _kind(_at(spec, case.field)):
+                    continue
+            except (TypeError, ValueError, OverflowError, AttributeError, RuntimeError):
+                continue
+            reply = await serve(run, request)
+            other = "is in another store or tenant"
+            if reply.error != ("InvalidJob", expected) and other not in str(reply.error):
+                wrong.append(f"{case!r}: {reply}, and not {expected}")
+        assert "\n".join(wrong) == ""
+        again = (await store.settle([release(lease)], worker="w", call="2", then=claim)).leases
+        assert [(lease.id, lease.signals) for lease in again] == [("there", ())]
+        assert sum((await store.count(queue)).values()) == 1
 
 
 FAMILY = frozenset({"name", "payload", "codec", "priority", "meta"})
