@@ -38,6 +38,7 @@ from jobq.executors.pool.requests import serve
 from jobq.rpc import contract
 from jobq.rpc.frames import encode
 from jobq.rpc.v1 import admin_pb2, common_pb2, jobs_pb2
+from jobq.server.principal import ANYONE
 from jobq.server.settings import ServerSettings
 from jobq.stores import open_store
 from jobq.stores.base import Store
@@ -57,6 +58,9 @@ from jobq.stores.conformance.spec_values import (
     with_value,
 )
 from jobq.stores.remote.store import RemoteStore
+from jobq.web.data.bodies import PriorityBody, RescheduleBody
+from jobq.web.data.on_jobs import reprioritise, reschedule
+from jobq.web.data.view import View
 from tests.doors import tasks
 from tests.doors.options import SAME, call_of, expresses
 from tests.server.serving import RunningServer, running
@@ -321,10 +325,16 @@ async def by_hostile_client(scene: Scene, case: Case, spec: JobSpec) -> JobKey:
     put = contract.METHODS["put"]
     try:
         sent = encode(put.arguments([spec]))
+    except (TypeError, ValueError, OverflowError, RuntimeError):
+        raise Inexpressible from None
+    try:
         (read,) = msgspec.msgpack.decode(sent, type=put.arguments).specs  # type: ignore[attr-defined]
         if _kind(_at(read, case.field)) != _kind(_at(spec, case.field)):
             raise Inexpressible
-    except (TypeError, ValueError, OverflowError, AttributeError, RuntimeError):
+    except (msgspec.MsgspecError, ValueError, AttributeError):
+        # What the server reads is not a spec, or has another value.
+        with pytest.raises(InvalidJob, match="cannot read this call"):
+            await scene.remote._connection.call(put, msgspec.Raw(sent))
         raise Inexpressible from None
     await scene.remote._connection.call(put, msgspec.Raw(sent))
     return JobKey(spec.queue, spec.id)
@@ -627,6 +637,31 @@ async def test_what_is_stored_stays_the_same_wherever_it_goes() -> None:
             assert seen(record, case.field) == given(spec, case.field), case
         if case.field in FAMILY:
             assert seen(letter, case.field) == given(spec, case.field), case
+
+
+async def test_the_dashboard_changes_a_job_as_put_would_have_stored_it() -> None:
+    queue = QueueName("t", "work")
+    wrong: list[str] = []
+    async with open_store(f"memory://{uuid4().hex}") as store:
+        view = View(store=store, principal=ANYONE, clock=FakeClock())
+        for n, case in ALL:
+            if case.field not in ("priority", "at_ms") or _kind(case.value) is not int:
+                continue  # the bodies of requests have no other values
+            spec = base(queue, f"j{n}", case.field)
+            expected = rule(with_value(spec, case))
+            await store.put([spec])
+            place = {"tenant": "t", "queue": "work", "id": spec.id}
+            try:
+                if case.field == "priority":
+                    await reprioritise(view, PriorityBody(**place, priority=case.value))
+                else:
+                    await reschedule(view, RescheduleBody(**place, at_ms=case.value))
+                said = None
+            except InvalidJob as error:
+                said = str(error)
+            if said != (expected if isinstance(expected, str) else None):
+                wrong.append(f"{case!r}: {said}, and not {expected}")
+    assert "\n".join(wrong) == ""
 
 
 # ── beside others ─────────────────────────────────────────────────────────────────────────────────
