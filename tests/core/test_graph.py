@@ -37,8 +37,8 @@ def test_a_cycle_is_named_in_the_direction_of_waiting() -> None:
     assert set(pairwise(circle)) == waits
 
 
-def test_a_job_that_waits_for_itself_is_a_cycle() -> None:
-    with pytest.raises(InvalidJob, match=r"step \(a\) waits for step \(a\)"):
+def test_a_job_that_waits_for_itself_is_refused() -> None:
+    with pytest.raises(InvalidJob, match=r"job .a. \(step\) waits for itself"):
         check_flow([job("a", "a")])
 
 
@@ -120,7 +120,7 @@ def test_any_graph_is_either_ordered_or_has_a_cycle(
     count, edges = graph
     flow = [job(str(n), *(str(b) for a, b in edges if a == n)) for n in range(count)]
     if _has_cycle(count, edges):
-        with pytest.raises(InvalidJob, match="the flow has a cycle"):
+        with pytest.raises(InvalidJob, match=r"the flow has a cycle|waits for itself"):
             check_flow(flow)
         return
     place = {spec.id: n for n, spec in enumerate(check_flow(flow))}

@@ -14,6 +14,7 @@ from typing import Self
 
 from msgspec.structs import replace
 
+from jobq.core.new_jobs import check_specs
 from jobq.core.records import (
     AnyOutcome,
     Claim,
@@ -80,7 +81,7 @@ class DictStore:
         self, specs: Sequence[JobSpec], *, flow: str | None = None, last: bool = True
     ) -> list[PutResult]:
         """Accept jobs; an id that is stored already is a duplicate."""
-        for spec in specs:
+        for spec in (specs := check_specs(specs)):
             if (
                 flow
                 or spec.after

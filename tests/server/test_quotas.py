@@ -196,7 +196,7 @@ async def test_what_operators_do_makes_no_queue_beyond_the_quota(store: Store) -
         acme.set_limits(new, Limits()),
         acme.ack_events(new, "reader", "0"),
         acme.put_schedule(
-            ScheduleSpec(queue=MAIL, id="s", template=spec("s", new), every_ms=1000), next_ms=1
+            ScheduleSpec(queue=new, id="s", template=spec("s", new), every_ms=1000), next_ms=1
         ),
     ):
         with pytest.raises(QuotaExceeded, match="'new' cannot be made"):

@@ -15,6 +15,7 @@ from jobq.api.task import Task
 from jobq.client import portal
 from jobq.core.bounds import queue_full
 from jobq.core.meta import inherited
+from jobq.core.new_jobs import check_spec
 from jobq.core.records import JobKey, JobSpec, PutResult
 from jobq.core.states import State
 from jobq.core.waits import child_id, child_note
@@ -42,6 +43,7 @@ async def add_child(
     if child is None:
         if task._context.enqueue_middleware:
             spec = await _revised(run, Enqueueing(task, spec, args, kwargs, "child"))
+        spec = check_spec(spec)  # before a note says that there is such a child
         result = await _put(run, task, label, spec)
         if result.full is not None:
             raise queue_full(spec.queue.queue, result.full)

@@ -29,6 +29,7 @@ from jobq.core import checks
 from jobq.core.bounds import queue_full
 from jobq.core.checks import shown
 from jobq.core.graph import check_flow
+from jobq.core.new_jobs import Checked
 from jobq.core.records import Edge, JobKey, JobSpec, PutResult, QueueName
 from jobq.engine.builtin import GATHER
 from jobq.errors import InvalidJob, QueueFull
@@ -109,8 +110,8 @@ class Flow:
         else:
             await self._put(store, specs)
 
-    async def _put(self, store: Store, specs: Sequence[JobSpec]) -> None:
-        chunks = list(batches(specs, CHUNK))
+    async def _put(self, store: Store, specs: Checked) -> None:
+        chunks = [Checked(chunk) for chunk in batches(specs, CHUNK)]
         try:
             for n, chunk in enumerate(chunks, 1):
                 results = await store.put(chunk, flow=self.id, last=n == len(chunks))
@@ -132,7 +133,7 @@ class Flow:
         else:
             self._stored_as(specs, joined.put_blocking(run(self._opened()), specs))
 
-    async def _put_later(self, specs: Sequence[JobSpec]) -> None:
+    async def _put_later(self, specs: Checked) -> None:
         await self._put(await self._opened(), specs)
 
     async def _revised(self) -> list[JobSpec]:

@@ -18,13 +18,14 @@ from jobq.api.context import QueueMethods
 from jobq.api.enqueue_middleware import Enqueueing
 from jobq.api.info import call_of
 from jobq.api.job import Job
-from jobq.api.schedule_template import check_schedule_id, template
+from jobq.api.schedule_template import template
 from jobq.api.task import Task
 from jobq.client.ids import new_id
 from jobq.core import cron
 from jobq.core.checks import shown
 from jobq.core.deprecated import renamed_attribute
 from jobq.core.moments import moment, moment_or_none
+from jobq.core.new_jobs import check_schedule_id
 from jobq.core.policies import Cron, Every
 from jobq.core.queues import CatchUp, ScheduleRecord
 from jobq.errors import ConfigError, InvalidJob, JobNotFound

@@ -1,27 +1,12 @@
-"""The job that a schedule makes again and again, and the schedule's id."""
+"""The job that a schedule makes again and again."""
 
 from __future__ import annotations
 
 from msgspec.structs import replace
 
-from jobq.core import checks
-from jobq.core.checks import shown
+from jobq.core.new_jobs import refuse_after
 from jobq.core.records import JobSpec
 from jobq.errors import InvalidJob
-
-MAX_SCHEDULE_ID = 200
-"""Characters of a schedule's id. Its jobs have longer ids, `schedule@milliseconds`, of up to
-256."""
-
-
-def check_schedule_id(id: object) -> str:
-    """A schedule id: like a job id, but short enough for the ids of the schedule's jobs."""
-    checked = checks.check_id(id, "schedule id")
-    if len(checked) > MAX_SCHEDULE_ID:
-        raise InvalidJob(
-            f"schedule id={shown(id)} is too long: at most {MAX_SCHEDULE_ID} characters"
-        )
-    return checked
 
 
 def template(spec: JobSpec, id: str) -> JobSpec:
@@ -38,8 +23,5 @@ def template(spec: JobSpec, id: str) -> JobSpec:
             f"schedule {id!r}: the schedule decides when jobs run; leave out delay and at"
         )
     if spec.after:
-        raise InvalidJob(
-            f"schedule {id!r}: after= names jobs that will have ended before the next time; "
-            "add children in the handler instead"
-        )
+        raise refuse_after(id)
     return replace(spec, id=id)

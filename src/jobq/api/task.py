@@ -24,7 +24,7 @@ from jobq.api.definition import Definition
 from jobq.api.enqueue_middleware import Enqueueing
 from jobq.api.job import Job
 from jobq.api.options import NOTHING, JobOptions, Resolved
-from jobq.api.schedule_template import check_schedule_id, template
+from jobq.api.schedule_template import template
 from jobq.api.sync.task import SyncTask
 from jobq.api.task_queue_name import QueueNameOfTask
 from jobq.client import transaction, waiting
@@ -32,6 +32,7 @@ from jobq.client.ids import new_id
 from jobq.core import checks
 from jobq.core.bounds import queue_full
 from jobq.core.checks import shown
+from jobq.core.new_jobs import check_schedule_id
 from jobq.core.policies import Cron, Every
 from jobq.core.queues import ScheduleSpec
 from jobq.core.records import Edge, JobKey, JobSpec, PutResult, QueueName

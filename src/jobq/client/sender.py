@@ -7,6 +7,9 @@ that, a store in this process would never get a batch: it returns before another
 A store that works in parallel to this process (`Pipelined.lanes`) gets many callers' jobs as two
 puts. The callers of the first half continue while the store works on the second. The order of the
 jobs is that of a single put.
+
+A job is checked before it joins a batch (core/new_jobs.py). So a mistake of one caller fails no
+other one.
 """
 
 from __future__ import annotations
@@ -19,6 +22,7 @@ from collections.abc import Sequence
 import msgspec
 
 from jobq.client.raising import fail_each
+from jobq.core.new_jobs import Checked, check_specs
 from jobq.core.records import JobSpec, PutResult
 from jobq.errors import JobqError, StoreUnavailable
 from jobq.stores.base import Store, pipeline_of
@@ -30,7 +34,7 @@ not wait long."""
 _MIN_CALLERS_FOR_SECOND_PUT = 16
 """Waiting callers for which a second put beside the one in flight pays off."""
 
-_Waiter = tuple[Sequence[JobSpec], "asyncio.Future[list[PutResult]]"]
+_Waiter = tuple[Checked, "asyncio.Future[list[PutResult]]"]
 
 
 class Sender:
@@ -49,21 +53,22 @@ class Sender:
 
     async def put(self, spec: JobSpec) -> PutResult:
         """Store one job."""
-        return (await self._send((spec,)))[0]
+        return (await self._send(check_specs((spec,))))[0]
 
     async def put_many(self, specs: Sequence[JobSpec]) -> list[PutResult]:
         """Store any number of jobs in bounded calls. The results are in the order of the specs.
 
         If a call fails, the jobs of the calls before it are stored; putting them again changes
         nothing."""
+        specs = check_specs(specs)
         if len(specs) <= self._max_batch:
             return await self._send(specs) if specs else []
         results: list[PutResult] = []
         for start in range(0, len(specs), self._max_batch):
-            results += await self._send(specs[start : start + self._max_batch])
+            results += await self._send(Checked(specs[start : start + self._max_batch]))
         return results
 
-    async def _send(self, specs: Sequence[JobSpec]) -> list[PutResult]:
+    async def _send(self, specs: Checked) -> list[PutResult]:
         task = asyncio.current_task()
         alone = self._last is not None and self._last() is task
         if self._busy or not (alone or len(specs) > 1):  # many specs are a batch already
@@ -132,7 +137,9 @@ class Sender:
         return batch
 
     async def _put_batch(self, batch: list[_Waiter], *, retry: bool = False) -> None:
-        specs = batch[0][0] if len(batch) == 1 else [spec for specs, _ in batch for spec in specs]
+        specs = batch[0][0]
+        if len(batch) > 1:
+            specs = Checked(spec for specs, _ in batch for spec in specs)
         try:
             results = await self._store.put(specs)
         except JobqError as error:

@@ -12,6 +12,7 @@ from typing import Self
 
 from jobq.client.portal import run
 from jobq.client.session import Session
+from jobq.core.new_jobs import check_specs
 from jobq.core.records import JobSpec, PutResult
 from jobq.errors import ConfigError
 from jobq.stores.base import (
@@ -90,6 +91,7 @@ class Transaction:
                 "jobq.transaction(): only the thread of the block can use its connection, and "
                 "another thread enqueues this job"
             )
+        specs = check_specs(specs)  # before a queue is prepared for them
         transactional = self._transactional(store, specs)
         joined = self._joined_to(store, transactional)
         await _prepare(transactional, specs)
@@ -101,6 +103,7 @@ class Transaction:
 
     def put_blocking(self, store: Store, specs: Sequence[JobSpec]) -> list[PutResult]:
         """The same for code without an event loop. The calling thread uses the connection."""
+        specs = check_specs(specs)
         transactional = self._transactional(store, specs)
         joined = self._joined_to(store, transactional)
         run(_prepare(transactional, specs))

@@ -138,12 +138,17 @@ def check_int(
     high: int | None = None,
     error: Refusal = InvalidJob,
 ) -> int:
-    """A whole number from `low` to `high`. True and 1.0 are not whole numbers."""
+    """A whole number from `low` to `high`. True and 1.0 are not whole numbers; an IntEnum is one.
+
+    The result is a plain int.
+    """
     if type(value) is not int:
-        raise error(f"{option}={shown(value)} is not a whole number")
+        if not isinstance(value, int) or isinstance(value, bool):
+            raise error(f"{option}={shown(value)} is not a whole number")
+        value = int.__int__(value)
     if value < low or (high is not None and value > high):
         bounds = f"at least {low}" if high is None else f"from {low} to {high}"
-        raise error(f"{option}={value} is out of range: it must be {bounds}")
+        raise error(f"{option}={shown(value)} is out of range: it must be {bounds}")
     return value
 
 
@@ -176,11 +181,13 @@ def check_choice(
 ) -> str:
     """One of the given words."""
     known = tuple(choices)
+    if isinstance(value, str):
+        value = str.__str__(value)  # a plain str, also of a subclass
     if not isinstance(value, str) or value not in known:
         raise error(
             f"{option}={shown(value)} is not one of {', '.join(known)}{did_you_mean(value, known)}"
         )
-    return str.__str__(value)  # a plain str, also of a subclass
+    return value
 
 
 def check_priority(value: object) -> int:
@@ -284,7 +291,11 @@ def check_step_size(name: str, size: int) -> None:
 
 def check_key(value: object) -> str:
     """An ordering key: like an id. Whole numbers and UUIDs are converted to text."""
-    if isinstance(value, (int, UUID)) and not isinstance(value, bool):
+    if isinstance(value, int) and not isinstance(value, bool):
+        if value.bit_length() > 8 * MAX_ID_LENGTH:  # Python converts no longer numbers to text
+            raise InvalidJob(f"key={shown(value)} is too long: at most {MAX_ID_LENGTH} characters")
+        value = int.__repr__(value)  # an IntEnum has a repr of its own
+    elif isinstance(value, UUID):
         value = str(value)
     return _name(value, "key", MAX_ID_LENGTH, InvalidJob)
 
@@ -327,6 +338,8 @@ def as_actor(text: str) -> str:
 def _name(value: object, option: str, longest: int, error: Refusal) -> str:
     if not isinstance(value, str):
         raise error(f"{option}={shown(value)} is not a string")
+    # A plain str, also of a subclass (numpy.str_, a member of an enum): no store encodes those.
+    value = str.__str__(value)
     if not value:
         raise error(f"{option}='' is empty")
     if len(value) > longest:
@@ -336,11 +349,19 @@ def _name(value: object, option: str, longest: int, error: Refusal) -> str:
         raise error(
             f"{option}={shown(value)} has {where}: control characters and braces are not allowed"
         )
-    # A plain str, also of a subclass (numpy.str_, a member of an enum): no store encodes those.
-    return str.__str__(value)
+    return value
 
 
 # ── payloads and option names ─────────────────────────────────────────────────────────────────────
+
+
+def check_bytes_like(value: object, option: str) -> bytes:
+    """Encoded data. The result is plain bytes, which nobody can change."""
+    if type(value) is bytes:
+        return value
+    if isinstance(value, (bytes, bytearray, memoryview)):
+        return bytes(memoryview(value))
+    raise InvalidJob(f"{option}={shown(value)} is not bytes")
 
 
 def check_payload(payload: bytes, limit: int, what: str) -> bytes:

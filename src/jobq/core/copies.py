@@ -82,7 +82,7 @@ def spec_of(record: JobRecord, *, due_ms: int, now_ms: int) -> JobSpec:
     """
     options = record.options
     ttl_ms = None if record.attempt else options.ttl_ms
-    if ttl_ms is not None and due_ms <= now_ms:
+    if ttl_ms is not None and due_ms < now_ms:
         ttl_ms = max(1, due_ms + ttl_ms - now_ms)
     return JobSpec(
         queue=record.queue,
@@ -133,7 +133,8 @@ def stalls_before(record: JobRecord) -> int:
 # ── schedules ─────────────────────────────────────────────────────────────────────────────────────
 
 _PARKED = "$jobq.copy"
-"""The name in a template's meta that marks a parked schedule."""
+"""Marks a parked schedule. Its template's `schedule` begins with this word: nothing else uses that
+field of a template, and the job of a schedule has the schedule's id there."""
 
 
 class Parked(msgspec.Struct, frozen=True, kw_only=True):
@@ -147,24 +148,37 @@ class Parked(msgspec.Struct, frozen=True, kw_only=True):
 def park(record: ScheduleRecord, *, paused: bool) -> ScheduleSpec:
     """A stand-in for the schedule in the target. Stored without a next time, it never fires.
 
-    It has everything that is needed to finish the copy without the source.
+    It has everything that is needed to finish the copy without the source: its mark has what else
+    it differs in from the schedule.
     """
     spec = record.spec
     if spec.limit is not None:
         spec = msgspec.structs.replace(spec, limit=spec.limit - record.fired)
-    parked = Parked(spec=spec, next_ms=record.next_ms, paused=paused)
-    mark = {_PARKED: msgspec.json.encode(parked).decode()}
+    next_ms = "-" if record.next_ms is None else record.next_ms
+    mark = f"{_PARKED} {next_ms} {int(paused)} {int(spec.after_complete)}"
     return msgspec.structs.replace(
         spec,
         after_complete=False,  # the end of a job must not start the stand-in
-        template=msgspec.structs.replace(spec.template, meta=mark),
+        template=msgspec.structs.replace(spec.template, schedule=mark),
     )
 
 
 def parked(record: ScheduleRecord) -> Parked | None:
     """What a stand-in will be. None if the schedule is not one."""
-    mark = (record.spec.template.meta or {}).get(_PARKED)
-    return None if mark is None else msgspec.json.decode(mark, type=Parked)
+    spec = record.spec
+    word, *mark = (spec.template.schedule or "").split(" ")
+    if word != _PARKED or len(mark) != 3:
+        return None
+    next_ms, paused, after_complete = mark
+    return Parked(
+        spec=msgspec.structs.replace(
+            spec,
+            after_complete=after_complete == "1",
+            template=msgspec.structs.replace(spec.template, schedule=None),
+        ),
+        next_ms=None if next_ms == "-" else int(next_ms),
+        paused=paused == "1",
+    )
 
 
 def is_over(record: ScheduleRecord) -> bool:

@@ -124,7 +124,7 @@ def check_zone(tz: object) -> str:
         raise ConfigError(
             f"tz={shown(tz)} is not a known time zone{did_you_mean(tz, available_timezones())}"
         ) from None
-    return tz
+    return str.__str__(tz)  # a plain str, also of a subclass
 
 
 @lru_cache(maxsize=256)

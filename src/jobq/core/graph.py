@@ -9,6 +9,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from graphlib import CycleError, TopologicalSorter
 
 from jobq.core.commands import APPLIES
+from jobq.core.new_jobs import Checked, check_specs
 from jobq.core.records import JobKey, JobRecord, JobSpec, QueueName
 from jobq.errors import InvalidJob
 
@@ -16,15 +17,14 @@ Lock = tuple[QueueName, str]
 _REVIVED = APPLIES["revive"].states
 
 
-def check_flow(
-    specs: Sequence[JobSpec], *, known: Collection[JobKey] | None = None
-) -> list[JobSpec]:
+def check_flow(specs: Sequence[JobSpec], *, known: Collection[JobKey] | None = None) -> Checked:
     """The jobs of a flow, each after those it waits for.
 
-    InvalidJob if two jobs have one id or one unique lock, or if there are two tenants, an edge to
-    an unknown job, or a cycle. `known` are jobs outside the flow that an edge may lead to. If it is
-    None, the store checks whether those exist.
+    InvalidJob if one of them is not valid (core/new_jobs.py), if two jobs have one id or one unique
+    lock, or if there are two tenants, an edge to an unknown job, or a cycle. `known` are jobs
+    outside the flow that an edge may lead to. If it is None, the store checks whether those exist.
     """
+    specs = check_specs(specs)
     members = _members(specs)
     check_locks(specs)
     for spec in specs:
@@ -36,7 +36,7 @@ def check_flow(
         }
     )
     try:
-        return [members[key] for key in order.static_order()]
+        return Checked(members[key] for key in order.static_order())
     except CycleError as error:
         raise InvalidJob(f"the flow has a cycle: {_circle(error.args[1], members)}") from None
 
@@ -83,10 +83,6 @@ def _check_edges(
     spec: JobSpec, members: Collection[JobKey], known: Collection[JobKey] | None
 ) -> None:
     for edge in spec.after:
-        if edge.job.queue.tenant != spec.queue.tenant:
-            raise InvalidJob(
-                f"job {spec.id} ({spec.name}) waits for a job of another tenant: {edge.job.id!r}"
-            )
         if known is not None and edge.job not in members and edge.job not in known:
             raise InvalidJob(
                 f"job {spec.id} ({spec.name}) waits for {edge.job.id!r} in queue "

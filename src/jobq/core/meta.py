@@ -25,17 +25,19 @@ MAX_EVENT_NAMES = 16
 
 
 def check_meta(value: object, option: str = "meta") -> Meta | None:
-    """A copy of a map of strings, or None if it is empty.
+    """A plain copy of a map of strings, or None if it is empty.
 
     InvalidJob names what is wrong with it.
     """
     if not isinstance(value, Mapping):
         raise InvalidJob(f"{option}={shown(value)} is not a map of strings")
+    plain: Meta = {}
     for name, text in value.items():
-        check_short_name(name, f"{option} name", MAX_NAME)
+        key = check_short_name(name, f"{option} name", MAX_NAME)
         if not isinstance(text, str):
-            raise InvalidJob(f"{option}[{name!r}]={shown(text)} is not a string")
-    return _bounded(dict(value), option) if value else None
+            raise InvalidJob(f"{option}[{key!r}]={shown(text)} is not a string")
+        plain[key] = str.__str__(text)  # a plain str, also of a subclass
+    return _bounded(plain, option) if plain else None
 
 
 def inherited(parent: Meta | None, own: Meta | None) -> Meta | None:

@@ -1,107 +1,413 @@
-"""Checks of a JobSpec that did not come from the API of this process but over the network.
+"""The one door for new jobs: checks a JobSpec, wherever it comes from, and makes its values plain.
 
-`core.checks` checks what users write. A spec that another process sends is checked here as a whole,
-so that nothing is stored that the API would have refused.
+Every store calls `check_specs` in `put`, and the functions below in `put_schedule`, `alter` and
+`restore`. So nothing is stored that another way in would refuse. Callers that collect jobs of
+others, or send them on, call it before that: a job that is refused then fails its own caller only.
+
+Values of subclasses (numpy.str_, a SafeString, an IntEnum) become plain ones: no store encodes
+those. A bool is not a number.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from operator import is_
+from typing import Any, get_args
+
+from msgspec.structs import astuple, replace
+
 from jobq.core import checks
-from jobq.core.call_options import RetryData, UniqueSpec
-from jobq.core.checks import MAX_EPOCH_MS, MAX_MS, check_choice, check_id, check_int
+from jobq.core.call_options import CallOptions, ChildPolicy, RetryData, UniqueMode, UniqueSpec
+from jobq.core.checks import MAX_EPOCH_MS, MAX_MS, check_bool, check_choice, check_id, check_int
+from jobq.core.checks import check_bytes_like as check_data
+from jobq.core.commands import AnyCommand, Reprioritise, Reschedule, SendSignal, Update
+from jobq.core.copies import check_failed, failed_spec
+from jobq.core.crontab import check_expression, check_zone
 from jobq.core.meta import check_meta
-from jobq.core.records import JobSpec
+from jobq.core.queues import CatchUp, ScheduleSpec
+from jobq.core.records import MAX_ID_LENGTH, Edge, JobKey, JobRecord, JobSpec, QueueName
+from jobq.core.waits import CHILD
 from jobq.errors import InvalidJob
 
 MAX_CODEC = 128
 """Characters of the name of a codec. Two names of 63 characters make a pair."""
-MAX_EDGES = 10_000
+MAX_EDGES = 100_000
 """Jobs that one job may wait for."""
 MAX_DELAYS = 1_000
 """Delays that one retry policy may list. Every lease of the job carries them."""
+MAX_SCHEDULE_ID = 200
+"""Characters of a schedule's id. Its jobs have longer ids, `schedule@milliseconds`, of up to
+256."""
+MAX_ORIGIN = checks.MAX_NAME_LENGTH + 1 + MAX_ID_LENGTH
+"""Characters of the `origin` of a dead letter: queue, slash and id."""
 
-_I32 = 2**31 - 1
-_POLICIES = ("fail", "ignore", "continue")
-_MODES = ("simple", "throttle", "debounce", "keep_last")
+_MAX_COUNT = 2**31 - 1
+_MAX_NOTE = len(CHILD) + 2 * MAX_ID_LENGTH
+"""Characters of the name of a note about a child: the name of a step is part of it."""
+_POLICIES, _MODES, _CATCH_UPS = get_args(ChildPolicy), get_args(UniqueMode), get_args(CatchUp)
 
 
-def check_spec(spec: JobSpec, *, max_payload: int | None = None) -> JobSpec:
-    """The spec. InvalidJob names the option that is wrong; PayloadTooLarge its size."""
-    checks.check_queue_name(spec.queue.queue)
-    checks.check_tenant(spec.queue.tenant)
-    check_id(spec.id)
-    checks.check_task_name(spec.name)
-    checks.check_short_name(spec.codec, "codec", MAX_CODEC)
-    if max_payload is not None and len(spec.payload) > max_payload:
-        checks.check_payload(spec.payload, max_payload, f"the arguments of {spec.name} take")
-    if spec.priority:
-        checks.check_priority(spec.priority)
-    if spec.cost != 1:
-        checks.check_cost(spec.cost)
-    if spec.key is not None:
-        checks.check_key(spec.key)
-    if spec.meta is not None:
-        check_meta(spec.meta)
-    _check_times(spec)
-    if spec.retry is not None:
-        check_retry(spec.retry)
-    if spec.max_stalls is not None:
-        checks.check_max_stalls(spec.max_stalls)
-    if spec.unique is not None:
-        _check_unique(spec.unique)
+class Checked(list[JobSpec]):
+    """Specs that `check_specs` has returned, or some of them: they are not checked again."""
+
+    __slots__ = ()
+
+
+def check_specs(specs: Sequence[JobSpec]) -> Checked:
+    """The specs with plain values. InvalidJob names what is wrong with one of them."""
+    if isinstance(specs, Checked):
+        return specs
+    global _last
+    checked = Checked(specs)
+    queue, name = _last
+    like = _DEFAULTS
+    for n, spec in enumerate(checked):
+        # Most jobs have the queue and the name of the one before, and no options.
+        if (
+            spec.queue is queue
+            and spec.name is name
+            and type(id := spec.id) is str
+            and id.isalnum()
+            and len(id) <= MAX_ID_LENGTH
+            and type(spec.payload) is bytes
+            and has_no_options(spec)
+        ):
+            continue
+        spec = checked[n] = check_spec(spec, like)
+        queue, name = _last = spec.queue, spec.name
+        like = astuple(spec)[4:]
+    return checked
+
+
+_last: tuple[QueueName | None, str | None] = (None, None)
+"""The queue and the name of the last job that was checked one by one. They are plain, and so are
+others that are the very same objects."""
+
+
+def has_no_options(spec: JobSpec) -> bool:
+    """Whether all fields but queue, id, name and payload have their defaults, of these very types.
+
+    It may be False for values that equal them. Written out: a loop takes three times as long, and
+    this runs for every job. A test goes through all fields.
+    """
+    return (
+        spec.priority is _ZERO
+        and spec.given_id is False
+        and spec.lifo is False
+        and spec.delay_ms is _ZERO
+        and spec.at_ms is None
+        and spec.ttl_ms is None
+        and spec.result_ttl_ms is None
+        and spec.retry is None
+        and spec.timeout_ms is None
+        and spec.max_stalls is None
+        and spec.key is None
+        and spec.cost is _ONE
+        and spec.unique is None
+        and spec.after is _NOTHING
+        and spec.reserved is False
+        and spec.schedule is None
+        and spec.origin is None
+        and spec.meta is None
+        and type(spec.codec) is str
+        and spec.codec == "json"
+        and type(spec.on_child_failure) is str
+        and spec.on_child_failure == "fail"
+    )
+
+
+_ZERO, _ONE, _NOTHING = 0, 1, ()
+
+
+def check_spec(spec: JobSpec, like: tuple[object, ...] | None = None) -> JobSpec:
+    """The spec with plain values: the same one, if it has no others.
+
+    InvalidJob names what is wrong. Whether the jobs of `after` exist, and what its queue allows, is
+    for the store to say. `like` has the options of a checked spec: the very same objects need no
+    second check.
+    """
+    if not isinstance(spec, JobSpec):
+        raise InvalidJob(f"{checks.shown(spec)} is not a new job")
+    changed: dict[str, Any] = {}
+    if (queue := check_queue(spec.queue)) is not spec.queue:
+        changed["queue"] = queue
+    id, name = spec.id, spec.name
+    if not (type(id) is str and id.isalnum() and len(id) <= MAX_ID_LENGTH):
+        changed["id"] = check_id(id)
+    if not (type(name) is str and _name_is_known(name)):
+        changed["name"] = checks.check_task_name(name)
+    if type(spec.payload) is not bytes:
+        changed["payload"] = check_data(spec.payload, "payload")
+    if not has_no_options(spec):
+        like = like or _DEFAULTS
+        for n, value in enumerate(astuple(spec)[4:]):
+            if value is not like[n] and value is not _DEFAULTS[n]:
+                field, check = _OPTIONS[n]
+                changed[field] = check(value)
+        if spec.at_ms is not None and spec.delay_ms:
+            raise InvalidJob(f"delay_ms={spec.delay_ms} and at_ms={spec.at_ms}: give one of them")
+    if changed and any(getattr(spec, field) is not value for field, value in changed.items()):
+        spec = replace(spec, **changed)
     if spec.after:
-        _check_edges(spec)
-    if spec.on_child_failure != "fail":
-        check_choice(spec.on_child_failure, "on_child_failure", _POLICIES)
+        _check_place(spec)
     return spec
 
 
-def _check_times(spec: JobSpec) -> None:
-    if spec.delay_ms:
-        check_int(spec.delay_ms, "delay_ms", high=MAX_MS)
-    if spec.at_ms is not None:
-        check_int(spec.at_ms, "at_ms", high=MAX_EPOCH_MS)
-        if spec.delay_ms:
-            raise InvalidJob(f"delay_ms={spec.delay_ms} and at_ms={spec.at_ms}: give one of them")
-    if spec.ttl_ms is not None:
-        check_int(spec.ttl_ms, "ttl_ms", low=1, high=MAX_MS)
-    if spec.result_ttl_ms is not None:
-        check_int(spec.result_ttl_ms, "result_ttl_ms", low=1, high=MAX_MS)
-    if spec.timeout_ms is not None:
-        check_int(spec.timeout_ms, "timeout_ms", high=MAX_MS)
+# ── fields ────────────────────────────────────────────────────────────────────────────────────────
 
 
-def check_retry(retry: RetryData) -> RetryData:
-    """The policy. InvalidJob names what is wrong with it."""
-    check_int(retry.max_retries, "retry.max_retries", high=_I32)
-    check_int(retry.base_ms, "retry.base_ms", high=MAX_MS)
-    check_int(retry.cap_ms, "retry.cap_ms", low=1, high=MAX_MS)
-    if retry.base_ms > retry.cap_ms:
+def check_queue(value: object, option: str = "queue") -> QueueName:
+    """The full name of a queue."""
+    if (
+        type(value) is QueueName
+        and type(value[0]) is type(value[1]) is str
+        and _queue_is_known(value, option)
+    ):
+        return value
+    if not isinstance(value, tuple) or len(value) != 2:
+        raise InvalidJob(f"{option}={checks.shown(value)} is not the name of a queue")
+    tenant, queue = value
+    return QueueName(checks.check_tenant(tenant), checks.check_queue_name(queue, option))
+
+
+@lru_cache(maxsize=10_000)
+def _queue_is_known(queue: QueueName, option: str) -> bool:
+    checks.check_tenant(queue.tenant)
+    checks.check_queue_name(queue.queue, option)
+    return True
+
+
+@lru_cache(maxsize=10_000)
+def _name_is_known(name: str) -> bool:
+    checks.check_task_name(name)
+    return True
+
+
+def check_codec(value: object) -> str:
+    """The name of a codec."""
+    return checks.check_short_name(value, "codec", MAX_CODEC)
+
+
+def check_retry(retry: object) -> RetryData:
+    """A retry policy."""
+    if not isinstance(retry, RetryData):
+        raise InvalidJob(f"retry={checks.shown(retry)} is not a retry policy")
+    plain = RetryData(
+        max_retries=check_int(retry.max_retries, "retry.max_retries", high=_MAX_COUNT),
+        base_ms=check_int(retry.base_ms, "retry.base_ms", high=MAX_MS),
+        factor=checks.check_number(retry.factor, "retry.factor", low=1),
+        cap_ms=check_int(retry.cap_ms, "retry.cap_ms", low=1, high=MAX_MS),
+        jitter=checks.check_number(retry.jitter, "retry.jitter", high=1),
+        delays_ms=None if retry.delays_ms is None else _delays(retry.delays_ms),
+    )
+    if plain.base_ms > plain.cap_ms:
         raise InvalidJob(
-            f"retry.base_ms={retry.base_ms} is above cap_ms={retry.cap_ms}: raise the cap as well"
+            f"retry.base_ms={plain.base_ms} is above cap_ms={plain.cap_ms}: raise the cap as well"
         )
-    checks.check_number(retry.factor, "retry.factor", low=1)
-    checks.check_number(retry.jitter, "retry.jitter", high=1)
-    if retry.delays_ms is not None:
-        check_int(len(retry.delays_ms), "the number of retry.delays_ms", low=1, high=MAX_DELAYS)
-        for n, delay in enumerate(retry.delays_ms):
-            check_int(delay, f"retry.delays_ms[{n}]", high=MAX_MS)
-    return retry
+    return retry if _is_same(retry, plain) else plain
 
 
-def _check_unique(unique: UniqueSpec) -> None:
-    check_id(unique.lock, "unique.lock")
-    check_choice(unique.mode, "unique.mode", _MODES)
-    if unique.ttl_ms is not None:
-        check_int(unique.ttl_ms, "unique.ttl_ms", low=1, high=MAX_MS)
-    elif unique.mode == "throttle":
+def _is_same(one: RetryData | UniqueSpec, plain: RetryData | UniqueSpec) -> bool:
+    """Whether the values of a record are those that a check returned, plain ones."""
+    return type(one) is type(plain) and all(map(is_, astuple(one), astuple(plain)))
+
+
+def _delays(value: object) -> tuple[int, ...]:
+    if not isinstance(value, (tuple, list)):
+        raise InvalidJob(f"retry.delays_ms={checks.shown(value)} is not a list of delays")
+    check_int(len(value), "the number of retry.delays_ms", low=1, high=MAX_DELAYS)
+    plain = tuple(
+        check_int(delay, f"retry.delays_ms[{n}]", high=MAX_MS) for n, delay in enumerate(value)
+    )
+    return value if type(value) is tuple and all(map(is_, value, plain)) else plain
+
+
+def _unique(value: object) -> UniqueSpec:
+    if not isinstance(value, UniqueSpec):
+        raise InvalidJob(f"unique={checks.shown(value)} is not a unique lock")
+    mode = check_choice(value.mode, "unique.mode", _MODES)
+    ttl_ms = value.ttl_ms
+    if ttl_ms is not None:
+        ttl_ms = check_int(ttl_ms, "unique.ttl_ms", low=1, high=MAX_MS)
+    elif mode == "throttle":
         raise InvalidJob("unique.mode='throttle' needs unique.ttl_ms: how long the lock is held")
+    lock = check_id(value.lock, "unique.lock")
+    plain = UniqueSpec(lock=lock, mode=mode, ttl_ms=ttl_ms)  # type: ignore[arg-type]
+    return value if _is_same(value, plain) else plain
 
 
-def _check_edges(spec: JobSpec) -> None:
-    check_int(len(spec.after), "the number of jobs in after", high=MAX_EDGES)
+def check_edges(value: object) -> tuple[Edge, ...]:
+    """The jobs that a job waits for."""
+    if not isinstance(value, (tuple, list)):
+        raise InvalidJob(f"after={checks.shown(value)} is not a list of edges")
+    check_int(len(value), "the number of jobs in after", high=MAX_EDGES)
+    edges = tuple(map(_edge, value))
+    same = type(value) is tuple and all(map(is_, edges, value))
+    return value if same else edges  # type: ignore[return-value]  # the very same edges
+
+
+def _edge(edge: object) -> Edge:
+    if not isinstance(edge, Edge) or not isinstance(edge.job, JobKey):
+        raise InvalidJob(f"after: {checks.shown(edge)} is not an edge to a job")
+    (queue, id), data = edge.job, check_bool(edge.data, "after result")
+    there, plain = check_queue(queue, "after queue"), check_id(id, "after id")
+    same = there is queue and plain is id and type(edge) is Edge and type(edge.job) is JobKey
+    return edge if same else Edge(JobKey(there, plain), data)
+
+
+def _check_place(spec: JobSpec) -> None:
+    """InvalidJob if a job waits for itself or for a job of another tenant."""
     for edge in spec.after:
-        check_id(edge.job.id, "after id")
-        checks.check_queue_name(edge.job.queue.queue, "after queue")
         if edge.job.queue.tenant != spec.queue.tenant:
-            raise InvalidJob(f"job {spec.id!r} waits for a job of another tenant: {edge.job.id!r}")
+            raise InvalidJob(
+                f"job {spec.id!r} ({spec.name}) waits for a job of another tenant: {edge.job.id!r}"
+            )
+        if edge.job.id == spec.id and edge.job.queue == spec.queue:
+            raise InvalidJob(f"job {spec.id!r} ({spec.name}) waits for itself")
+
+
+def _number(option: str, low: int, high: int) -> Callable[[Any], int]:
+    return lambda value: check_int(value, option, low=low, high=high)
+
+
+_OPTIONS: tuple[tuple[str, Callable[[Any], Any]], ...] = (
+    ("codec", check_codec),
+    ("given_id", lambda v: check_bool(v, "given_id")),
+    ("priority", checks.check_priority),
+    ("lifo", lambda v: check_bool(v, "lifo")),
+    ("delay_ms", _number("delay_ms", 0, MAX_MS)),
+    ("at_ms", _number("at_ms", 0, MAX_EPOCH_MS)),
+    ("ttl_ms", _number("ttl_ms", 1, MAX_MS)),
+    ("result_ttl_ms", _number("result_ttl_ms", 1, MAX_MS)),
+    ("retry", check_retry),
+    ("timeout_ms", _number("timeout_ms", 0, MAX_MS)),
+    ("max_stalls", checks.check_max_stalls),
+    ("key", checks.check_key),
+    ("cost", checks.check_cost),
+    ("unique", _unique),
+    ("after", check_edges),
+    ("on_child_failure", lambda v: check_choice(v, "on_child_failure", _POLICIES)),
+    ("reserved", lambda v: check_bool(v, "reserved")),
+    ("schedule", lambda v: check_id(v, "schedule")),
+    ("origin", lambda v: checks.check_short_name(v, "origin", MAX_ORIGIN)),
+    ("meta", check_meta),
+)
+"""The fields of a spec behind queue, id, name and payload, in their order, with their checks."""
+_DEFAULTS = astuple(JobSpec(queue=QueueName("", ""), id="", name="", payload=b""))[4:]
+"""Their defaults. A value that is this very object needs no check."""
+
+
+# ── other ways to store a job ─────────────────────────────────────────────────────────────────────
+
+
+def check_schedule(spec: ScheduleSpec, next_ms: int | None) -> ScheduleSpec:
+    """The schedule with plain values. InvalidJob or ConfigError names what is wrong with it."""
+    queue, template = check_queue(spec.queue), check_spec(spec.template)
+    id = check_schedule_id(spec.id)
+    if template.queue != queue:
+        raise InvalidJob(
+            f"schedule {id!r} of queue {queue.queue!r} makes jobs of queue "
+            f"{template.queue.queue!r} of tenant {template.queue.tenant!r}: use the same queue"
+        )
+    if template.after:
+        raise refuse_after(id)
+    if (spec.cron is None) == (spec.every_ms is None):
+        raise InvalidJob(f"schedule {id!r} needs either cron or every_ms")
+    start_ms, end_ms = _time(spec.start_ms, "start_ms"), _time(spec.end_ms, "end_ms")
+    if start_ms is not None and end_ms is not None and end_ms < start_ms:
+        raise InvalidJob(f"end_ms={end_ms} is before start_ms={start_ms}")
+    _time(next_ms, "next_ms")
+    return ScheduleSpec(
+        queue=queue,
+        id=id,
+        template=template,
+        cron=None if spec.cron is None else check_expression(spec.cron),
+        tz=check_zone(spec.tz),
+        every_ms=_optional(spec.every_ms, "every_ms", 1, MAX_MS),
+        after_complete=check_bool(spec.after_complete, "after_complete"),
+        start_ms=start_ms,
+        end_ms=end_ms,
+        limit=_optional(spec.limit, "limit", 1, _MAX_COUNT),
+        catch_up=check_choice(spec.catch_up, "catch_up", _CATCH_UPS),  # type: ignore[arg-type]
+    )
+
+
+def check_schedule_id(id: object) -> str:
+    """A schedule id: like a job id, but short enough for the ids of the schedule's jobs."""
+    return checks.check_short_name(id, "schedule id", MAX_SCHEDULE_ID)
+
+
+def refuse_after(id: str) -> InvalidJob:
+    """The error for a schedule whose jobs would wait for others."""
+    return InvalidJob(
+        f"schedule {id!r}: after= names jobs that will have ended before the next time; "
+        "add children in the handler instead"
+    )
+
+
+def _optional(value: object, option: str, low: int, high: int) -> int | None:
+    return None if value is None else check_int(value, option, low=low, high=high)
+
+
+def _time(value: object, option: str) -> int | None:
+    return _optional(value, option, 0, MAX_EPOCH_MS)
+
+
+def check_commands(commands: Sequence[AnyCommand]) -> Sequence[AnyCommand]:
+    """The commands with plain values. InvalidJob names what is wrong with one of them."""
+    return [check_command(each) for each in commands]
+
+
+def check_command(command: AnyCommand) -> AnyCommand:
+    """The command with plain values. InvalidJob names what is wrong with it."""
+    match command:
+        case Reprioritise():
+            return replace(command, priority=checks.check_priority(command.priority))
+        case Reschedule():
+            delay_ms = check_int(command.delay_ms, "delay_ms", high=MAX_MS)
+            return replace(command, delay_ms=delay_ms, at_ms=_time(command.at_ms, "at_ms"))
+        case Update():
+            payload = check_data(command.payload, "payload")
+            return replace(command, payload=payload, codec=check_codec(command.codec))
+        case SendSignal():
+            # A running job notes its children as signals to itself.
+            note = isinstance(command.name, str) and command.name.startswith(CHILD)
+            name = (
+                checks.check_short_name(command.name, "signal", _MAX_NOTE)
+                if note
+                else checks.check_signal(command.name)
+            )
+            return replace(command, name=name, value=check_data(command.value, "value"))
+        case _:
+            return command
+
+
+def check_restored(records: Sequence[JobRecord]) -> list[tuple[JobRecord, JobSpec]]:
+    """The records with plain values, and the spec of each.
+
+    InvalidJob if one is not failed, or names what is wrong with it.
+    """
+    check_failed(records)
+    return [_restored(record) for record in records]
+
+
+def _restored(record: JobRecord) -> tuple[JobRecord, JobSpec]:
+    counts = {
+        option: check_int(getattr(record, option), option, high=_MAX_COUNT)
+        for option in ("attempt", "failures", "stalls")
+    }
+    times = {
+        option: _time(getattr(record, option), option)
+        for option in ("created_ms", "due_ms", "started_ms", "finished_ms")
+    }
+    checks.check_steps(record.steps)
+    spec = check_spec(failed_spec(record))
+    options = replace(record.options, **_common(spec, record.options))
+    return replace(record, **counts, **times, **_common(spec, record), options=options), spec
+
+
+def _common(spec: JobSpec, other: JobRecord | CallOptions) -> dict[str, Any]:
+    """The values of a spec for the fields that the other record has too."""
+    known = other.__struct_fields__
+    return {name: getattr(spec, name) for name in spec.__struct_fields__ if name in known}

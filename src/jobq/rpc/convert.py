@@ -29,10 +29,10 @@ _DEFAULT_RETRY = RetryData()
 def job_spec(
     new: common.NewJob, tenant: str, make_id: Callable[[], str], *, max_payload: int
 ) -> JobSpec:
-    """The spec of a new job. `make_id` makes its id if the message has none."""
+    """The spec of a new job, checked. `make_id` makes its id if the message has none."""
     queue = QueueName(tenant, new.queue)
     codec = new.codec or "json"
-    return check_spec(
+    spec = check_spec(
         JobSpec(
             queue=queue,
             id=new.id or make_id(),
@@ -46,7 +46,7 @@ def job_spec(
             at_ms=new.at_ms if new.HasField("at_ms") else None,
             ttl_ms=new.ttl_ms if new.HasField("ttl_ms") else None,
             result_ttl_ms=new.result_ttl_ms if new.HasField("result_ttl_ms") else None,
-            retry=retry_data(new.retry) if new.HasField("retry") else None,
+            retry=_retry(new.retry) if new.HasField("retry") else None,
             timeout_ms=new.timeout_ms if new.HasField("timeout_ms") else None,
             max_stalls=new.max_stalls if new.HasField("max_stalls") else None,
             key=new.key or None,
@@ -55,23 +55,26 @@ def job_spec(
             after=tuple(_edge(edge, queue) for edge in new.after) if new.after else (),
             on_child_failure=cast(ChildPolicy, new.on_child_failure or "fail"),
             meta=dict(new.meta) if new.meta else None,
-        ),
-        max_payload=max_payload,
+        )
     )
+    checks.check_payload(spec.payload, max_payload, f"the arguments of {spec.name} take")
+    return spec
 
 
 def retry_data(retry: common.Retry) -> RetryData:
     """A retry policy, checked."""
+    return check_retry(_retry(retry))
+
+
+def _retry(retry: common.Retry) -> RetryData:
     default = _DEFAULT_RETRY
-    return check_retry(
-        RetryData(
-            max_retries=retry.max_retries,
-            base_ms=retry.base_ms if retry.HasField("base_ms") else default.base_ms,
-            factor=retry.factor if retry.HasField("factor") else default.factor,
-            cap_ms=retry.cap_ms if retry.HasField("cap_ms") else default.cap_ms,
-            jitter=retry.jitter,
-            delays_ms=tuple(retry.delays_ms) or None,
-        )
+    return RetryData(
+        max_retries=retry.max_retries,
+        base_ms=retry.base_ms if retry.HasField("base_ms") else default.base_ms,
+        factor=retry.factor if retry.HasField("factor") else default.factor,
+        cap_ms=retry.cap_ms if retry.HasField("cap_ms") else default.cap_ms,
+        jitter=retry.jitter,
+        delays_ms=tuple(retry.delays_ms) or None,
     )
 
 

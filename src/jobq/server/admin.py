@@ -7,10 +7,11 @@ import time
 import grpc.aio
 from grpc import StatusCode
 
-from jobq.api.schedule_template import check_schedule_id, template
+from jobq.api.schedule_template import template
 from jobq.client.ids import new_id
 from jobq.core import checks, cron
 from jobq.core.commands import Rerun
+from jobq.core.new_jobs import check_schedule_id
 from jobq.core.records import JobKey, QueueName
 from jobq.core.states import State
 from jobq.core.version import __version__

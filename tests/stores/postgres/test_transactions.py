@@ -11,9 +11,10 @@ import psycopg
 import pytest
 
 import jobq
-from jobq import ConfigError, LockTimeout, Queue, State, Worker, transaction
-from jobq.core.records import Claim, QueueName
+from jobq import ConfigError, InvalidJob, LockTimeout, Queue, State, Worker, transaction
+from jobq.core.records import Claim, JobSpec, QueueName
 from jobq.stores import open_store
+from jobq.stores.conformance.spec_values import base, cases, rule, with_value
 from jobq.sync import chain
 from tests.stores.postgres.callers import add_to, events, ids
 from tests.stores.postgres.servers import ask
@@ -409,3 +410,29 @@ def test_threads_have_transactions_of_their_own(url: str, store: str) -> None:
     for thread in threads:
         thread.join()
     assert queue.sync.counts()[jobq.State.WAITING] == 21
+
+
+async def test_a_job_in_a_transaction_is_checked_like_any_other(queue: Queue, url: str) -> None:
+    """Every value for every field of a spec. A refused one leaves the transaction as it is."""
+    store = await queue._context.store()
+    await store.put([base(queue.qname, "there", "id")])
+    wrong: list[str] = []
+    async with await psycopg.AsyncConnection.connect(url) as connection:
+        async with transaction(connection) as joined:
+            for n, case in enumerate(cases()):
+                spec = with_value(base(queue.qname, f"j{n}", case.field), case)
+                expected = rule(spec)
+                if isinstance(expected, JobSpec):
+                    continue  # stores/conformance puts these
+                try:
+                    await joined.put(store, [spec])
+                except InvalidJob as error:
+                    if str(error) == expected:
+                        continue
+                    wrong.append(f"{case!r}: {error}, and not {expected}")
+                else:
+                    wrong.append(f"{case!r}: accepted, and not refused: {expected}")
+        await connection.commit()
+    assert "\n".join(wrong) == ""
+    assert sum((await queue.counts()).values()) == 1
+    assert [each.queue for each in await store.queues()] == [queue.qname]

@@ -93,16 +93,27 @@ class JobMoves:
         records = await self._source.within(self._source.store.get(keys))  # with their errors
         failed = [record for record in records if record and record.state is State.FAILED]
         self.stayed["started"] += len(found) - len(failed)
-        restored = await self._target.within(self._target.store.restore(failed))
+        restored = await self._restore(failed)
         moved = [record for record, done in zip(failed, restored, strict=True) if done]
-        known = [record for record, done in zip(failed, restored, strict=True) if not done]
-        moved += await self._same(known)
-        self.stayed["id"] += len(failed) - len(moved)
+        known = [record for record, done in zip(failed, restored, strict=True) if done is False]
+        same = await self._same(known)
+        self.stayed["id"] += len(known) - len(same)
+        self.stayed["invalid"] += restored.count(None)
+        moved += same
         await self._alter(
             [Remove(job=JobKey(self._queue, r.id), actor=self._source.actor) for r in moved]
         )
         self.moved[State.FAILED] += len(moved)
         self._progress(len(moved))
+
+    async def _restore(self, failed: Sequence[JobRecord]) -> list[bool | None]:
+        """Store failed jobs in the target. None for a job that the target refuses."""
+        try:
+            return list(await self._target.within(self._target.store.restore(failed)))
+        except InvalidJob:
+            if len(failed) == 1:
+                return [None]
+        return [done for record in failed for done in await self._restore([record])]
 
     async def _same(self, records: Sequence[JobRecord]) -> list[JobRecord]:
         """Those of the failed jobs that the target has already, from a copy that was killed."""

@@ -80,7 +80,7 @@ class Retry:
         """The policy that `retry=value` means. The value is a Retry or a number of retries."""
         if isinstance(value, Retry):
             return value
-        if type(value) is int:
+        if isinstance(value, int) and not isinstance(value, bool):
             return Retry(value)
         raise InvalidJob(f"retry={shown(value)} is neither a Retry nor a number of retries")
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, get_args
 
 from jobq.core import checks, records
 from jobq.core.checks import Seconds, shown
@@ -38,13 +38,13 @@ class Unique:
         for field in fields:
             if not isinstance(field, str) or not field:
                 raise InvalidJob(f"Unique field {shown(field)} is not the name of a parameter")
-        checks.check_choice(mode, "Unique mode", ("simple", "throttle", "debounce", "keep_last"))
+        plain = checks.check_choice(mode, "Unique mode", get_args(records.UniqueMode))
         if period is None and mode in ("throttle", "debounce"):
             raise InvalidJob(f"Unique mode={mode!r} needs period=: give seconds or a timedelta")
         set_fields(
             self,
-            fields=tuple(dict.fromkeys(fields)),
-            mode=mode,
+            fields=tuple(dict.fromkeys(map(str.__str__, fields))),
+            mode=plain,
             period_ms=checks.check_ttl(period, "Unique period"),
         )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+from jobq.core.new_jobs import check_spec
 from jobq.core.records import JobKey, PutResult
 from jobq.core.waits import child_note
 from jobq.errors import InvalidJob
@@ -28,7 +29,7 @@ async def serve(run: Running, request: Request) -> Reply:
 
 async def _add(run: Running, request: AddRequest) -> PutResult:
     """Enqueue a child, as `CurrentJob.add` does."""
-    spec, lease, store = request.spec, run.lease, run.store
+    spec, lease, store = check_spec(request.spec), run.lease, run.store
     if spec.queue.tenant != lease.queue.tenant or not run.is_stored_at(request.url):
         raise InvalidJob(
             f"task {spec.name} of queue {spec.queue.queue} is in another store or tenant than job "

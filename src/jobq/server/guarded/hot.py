@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from jobq.client.session import batches
 from jobq.core.checks import check_id
+from jobq.core.new_jobs import Checked, check_specs
 from jobq.core.records import (
     AnyOutcome,
     Block,
@@ -42,7 +43,7 @@ class GuardedHot(Guard):
         self, specs: Sequence[JobSpec], *, flow: str | None = None, last: bool = True
     ) -> list[PutResult]:
         """Accept jobs. A caller without the scope `read` does not see the job of a duplicate."""
-        self._check_new(specs, flow)
+        specs = self._checked(specs, flow, whole=flow is None)
         if self._tenants.unlimited:
             results = await self._store.put(specs, flow=flow, last=last)
         else:
@@ -59,7 +60,7 @@ class GuardedHot(Guard):
         changes meanwhile, the store may still refuse a later put: the error is then the result of
         each of its jobs, and the jobs of earlier puts stay. A flow is refused as a whole.
         """
-        self._check_new(specs, flow)
+        specs = self._checked(specs, flow)
         parts = list(batches(specs, step))
         if flow is None:
             await check_parts(self._store, specs, steps=len(parts))
@@ -67,7 +68,7 @@ class GuardedHot(Guard):
         async with self._admitted(specs, flow):
             for n, part in enumerate(parts, 1):
                 try:
-                    results += self._shown(await self._put(part, flow, n == len(parts)))
+                    results += self._shown(await self._put(Checked(part), flow, n == len(parts)))
                 except StoreUnavailable:
                     raise
                 except JobqError as error:
@@ -76,12 +77,22 @@ class GuardedHot(Guard):
                     results += [error] * len(part)
         return results
 
-    def _check_new(self, specs: Sequence[JobSpec], flow: str | None) -> None:
+    def _checked(
+        self, specs: Sequence[JobSpec], flow: str | None, *, whole: bool = True
+    ) -> Sequence[JobSpec]:
+        """The specs of the caller's tenant. A part of a flow is left to the store to check: with a
+        job that it refuses, it discards what it has of the flow."""
         self.check("put")
-        for spec in specs:
-            self._own_spec(spec)
         if flow is not None:
             check_id(flow, "flow")
+        if whole:
+            specs = check_specs(specs)
+        tenant = self.principal.tenant
+        if tenant is not None:
+            for spec in specs:
+                if spec.queue.tenant != tenant:
+                    self._own(spec.queue)
+        return specs
 
     @asynccontextmanager
     async def _admitted(self, specs: Sequence[JobSpec], flow: str | None) -> AsyncIterator[None]:

@@ -7,15 +7,14 @@ from itertools import compress
 
 from msgspec.structs import replace
 
-from jobq.core.checks import check_priority, check_signal
 from jobq.core.commands import (
     Altered,
     AnyCommand,
     Reprioritise,
-    Reschedule,
     SendSignal,
     Update,
 )
+from jobq.core.new_jobs import check_command, check_queue, check_schedule
 from jobq.core.queues import (
     Fire,
     Limits,
@@ -29,11 +28,10 @@ from jobq.core.records import (
     QueueName,
 )
 from jobq.core.states import State
-from jobq.core.waits import CHILD
 from jobq.server.access import CALLS as CALLS
 from jobq.server.access import CallRule as CallRule
 from jobq.server.guarded.rules import ADMIN, Guard, bounded, in_place
-from jobq.server.specs import check_queue, check_schedule, check_span
+from jobq.server.specs import check_span
 
 
 class GuardedOperators(Guard):
@@ -47,8 +45,7 @@ class GuardedOperators(Guard):
         removes = any(each.__struct_config__.tag == "remove" for each in mine)
         if removes and not self.principal.may(ADMIN):
             self._refuse("remove", ADMIN)
-        for each in mine:
-            self._check_command(each)
+        mine = [self._checked_command(each) for each in mine]
         named = [
             replace(each, actor=self._actor(each.actor)) if self.principal.subject else each
             for each in mine
@@ -56,21 +53,16 @@ class GuardedOperators(Guard):
         done = await self._store.alter(named) if named else []
         return in_place(own, done, "missing")
 
-    def _check_command(self, command: AnyCommand) -> None:
-        tenant = command.job.queue.tenant
-        check_queue(command.job.queue)
+    def _checked_command(self, command: AnyCommand) -> AnyCommand:
+        command = check_command(command)
+        tenant = check_queue(command.job.queue).tenant
         if isinstance(command, Reprioritise):
-            check_priority(command.priority)
             self._tenants.check_priority(tenant, command.priority)
         elif isinstance(command, Update):
             self._tenants.check_payload(tenant, len(command.payload))
         elif isinstance(command, SendSignal):
-            # A running job notes its children as signals to itself, always of its own tenant.
-            if not command.name.startswith(CHILD):
-                check_signal(command.name)
             self._tenants.check_payload(tenant, len(command.value))
-        elif isinstance(command, Reschedule):
-            check_span(command.delay_ms, "delay_ms")
+        return command
 
     async def declare(self, queue: QueueName, config: QueueConfig) -> QueueRecord:
         """Store what code declares."""
@@ -195,8 +187,7 @@ class GuardedOperators(Guard):
         """Store a schedule."""
         self.check("put_schedule")
         self._own(spec.queue)
-        self._own_spec(spec.template)
-        check_schedule(spec, next_ms)
+        spec = check_schedule(spec, next_ms)
         if not self._tenants.unlimited:
             await self._tenants.admit_schedule(self._store, spec)
         return await self._store.put_schedule(spec, next_ms=next_ms, actor=self._actor(actor))

@@ -7,17 +7,14 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
 
 from jobq.core.checks import as_actor
-from jobq.core.records import (
-    Edge,
-    JobSpec,
-    QueueName,
-)
+from jobq.core.new_jobs import check_queue
+from jobq.core.records import Edge, QueueName
 from jobq.errors import AccessDenied, JobNotFound, Unauthenticated
 from jobq.server.access import CALLS as CALLS
 from jobq.server.access import CallRule as CallRule
 from jobq.server.principal import Principal, Scope
 from jobq.server.quotas import TenantRules
-from jobq.server.specs import check_queue, check_spec, check_word
+from jobq.server.specs import check_word
 from jobq.stores.base import Store
 
 _R = TypeVar("_R")
@@ -84,15 +81,6 @@ class Guard:
     def _own_edges(self, edges: Sequence[Edge]) -> None:
         for edge in edges:
             self._own(edge.job.queue)
-
-    def _own_spec(self, spec: JobSpec) -> None:
-        check_spec(spec)
-        if self.principal.tenant is None:
-            return
-        if spec.queue.tenant != self.principal.tenant:
-            self._own(spec.queue)
-        if spec.after:
-            self._own_edges(spec.after)
 
     def _named(self, name: str) -> str:
         """The name of a worker or an election in the store."""

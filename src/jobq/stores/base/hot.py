@@ -29,6 +29,9 @@ class HotStore(Protocol):
     ) -> list[PutResult]:
         """Accept jobs. Results are in the order of the specs.
 
+        A spec that `core.new_jobs.check_specs` refuses is InvalidJob, and nothing of the call is
+        stored. What that function returns is stored: plain values.
+
         If a record with the spec's id exists, the spec is a duplicate: nothing changes, and the
         result has the job that was found. An id is free again when its job was cancelled (the new
         job has life+1) or its retention has passed. If the spec's unique lock is held, its mode

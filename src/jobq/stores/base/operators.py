@@ -21,7 +21,11 @@ class OperatorStore(Protocol):
     """
 
     async def alter(self, commands: Sequence[AnyCommand]) -> list[Altered]:
-        """Carry out commands on single jobs, in order. Results are in the order of the commands."""
+        """Carry out commands on single jobs, in order. Results are in the order of the commands.
+
+        A command that `core.new_jobs.check_commands` refuses is InvalidJob, and none of the call is
+        carried out.
+        """
         ...
 
     async def declare(self, queue: QueueName, config: QueueConfig) -> QueueRecord:
@@ -136,7 +140,8 @@ class OperatorStore(Protocol):
 
         False for an id that is in use: nothing changes then. Each job is recorded as accepted and
         failed now, so its retention begins now. Nothing else follows from its end: it takes no
-        unique lock, and there is no dead-letter copy of it. InvalidJob if a record is not failed.
+        unique lock, and there is no dead-letter copy of it. InvalidJob, and nothing is stored, if
+        `core.new_jobs.check_restored` refuses a record.
         """
         ...
 
@@ -147,7 +152,8 @@ class ScheduleStore(Protocol):
     async def put_schedule(
         self, spec: ScheduleSpec, *, next_ms: int | None, actor: str | None = None
     ) -> ScheduleRecord:
-        """Store a schedule.
+        """Store a schedule, with the values that `core.new_jobs.check_schedule` returns, or raise
+        what it raises.
 
         The same spec again keeps its counts and its next time. A different spec starts over. A
         paused schedule stays paused in both cases.

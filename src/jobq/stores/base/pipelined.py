@@ -21,7 +21,7 @@ class Pipelined(Protocol):
         ...
 
     def prepare(self, specs: Sequence[JobSpec]) -> Sequence[JobSpec]:
-        """Encode the specs for a `put` of exactly these, while another put is in flight."""
+        """Check and encode the specs for a `put` of exactly these, while another is in flight."""
         ...
 
     def expect(self, job: JobKey) -> AbstractAsyncContextManager[AsyncIterator[JobRecord | None]]:

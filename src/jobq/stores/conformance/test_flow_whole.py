@@ -217,9 +217,10 @@ async def test_one_that_many_wait_for_releases_all_of_them(q: Desk) -> None:
     assert await q.counts() == {"waiting": 1500, "completed": 1}
 
 
-async def test_a_member_whose_record_is_kept_for_no_time_still_tells_its_parent(q: Desk) -> None:
-    await q.store.put([q.spec("a", result_ttl_ms=0), q.spec("p", after=(q.edge("a"),))], flow="f1")
+async def test_a_member_whose_record_is_gone_has_told_its_parent(q: Desk) -> None:
+    await q.store.put([q.spec("a", result_ttl_ms=1), q.spec("p", after=(q.edge("a"),))], flow="f1")
     await q.settle(complete(await q.take()))
+    q.clock.advance(2)
     assert results(await q.take()) == {"a": b"1"}
 
 

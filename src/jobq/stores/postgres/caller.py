@@ -22,6 +22,7 @@ import psycopg
 from msgspec.structs import replace
 from psycopg import pq
 
+from jobq.core.new_jobs import check_specs
 from jobq.core.records import JobSpec, LeaseRef, PutResult, QueueName
 from jobq.errors import ConfigError, StoreUnavailable
 from jobq.stores.base import QueueRemoved
@@ -161,10 +162,12 @@ class Caller:
         self._connection = connection
 
     def put(self, specs: Sequence[JobSpec]) -> list[PutResult]:
+        specs = check_specs(specs)
         with self._forgetting(specs):
             return self._blocking(lambda tx: _put(tx, specs))
 
     async def put_async(self, specs: Sequence[JobSpec]) -> list[PutResult]:
+        specs = check_specs(specs)
         with self._forgetting(specs):
             return await self._awaited(lambda tx: _put(tx, specs))
 

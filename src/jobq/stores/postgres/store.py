@@ -16,6 +16,7 @@ from typing import Any, Self, TypeVar
 
 from jobq.core import refusals
 from jobq.core.event_records import EventPage
+from jobq.core.new_jobs import check_specs
 from jobq.core.queues import QueueConfig
 from jobq.core.records import (
     AnyOutcome,
@@ -222,6 +223,8 @@ class PostgresStore(RelationalStore):
     async def put(
         self, specs: Sequence[JobSpec], *, flow: str | None = None, last: bool = True
     ) -> list[PutResult]:
+        if flow is None:
+            specs = check_specs(specs)
         if flow is None and self._fast and fast.may_put(specs):
             watch = self._expected.watch(specs, self._box) if self._expected else None
             done: list[PutResult] | None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from jobq.core import copies
-from jobq.core.records import JobRecord
+from jobq.core.records import JobRecord, JobSpec
 from jobq.core.states import Kind
 from jobq.stores.relational import ending, new_jobs, put, steps
 from jobq.stores.relational.codes import ERRED, FAILED, GIVEN, TTL
@@ -13,15 +13,13 @@ from jobq.stores.relational.options import pack_failure
 from jobq.stores.relational.tx import Tx
 
 
-def restore(tx: Tx, records: Sequence[JobRecord]) -> list[bool]:
-    """Implements `Store.restore`."""
-    copies.check_failed(records)
-    return [_restore(tx, record) for record in records]
+def restore(tx: Tx, checked: Sequence[tuple[JobRecord, JobSpec]]) -> list[bool]:
+    """Implements `Store.restore`, for what `check_restored` returns."""
+    return [_restore(tx, record, spec) for record, spec in checked]
 
 
-def _restore(tx: Tx, record: JobRecord) -> bool:
-    assert record.failure is not None  # check_failed
-    spec = copies.failed_spec(record)
+def _restore(tx: Tx, record: JobRecord, spec: JobSpec) -> bool:
+    assert record.failure is not None  # check_restored
     queue = put.checked(tx.ensure_queue(record.queue), [spec])
     old, life = put.place_for(tx, queue, record.id)
     if old is not None:

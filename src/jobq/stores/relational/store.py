@@ -17,6 +17,13 @@ from jobq.core.commands import Altered, AnyCommand
 from jobq.core.event_records import EventPage
 from jobq.core.holds import MAX_LISTED
 from jobq.core.locks import LockRecord
+from jobq.core.new_jobs import (
+    check_commands,
+    check_queue,
+    check_restored,
+    check_schedule,
+    check_specs,
+)
 from jobq.core.queues import (
     Fire,
     HoldsRecord,
@@ -66,7 +73,6 @@ from jobq.stores.relational import put as puts
 from jobq.stores.relational.drafts import Drafts
 from jobq.stores.relational.expectations import Expectations
 from jobq.stores.relational.mailbox import Mailbox
-from jobq.stores.relational.new_jobs import Watch
 from jobq.stores.relational.submitting import Flow
 
 T = TypeVar("T")
@@ -125,21 +131,22 @@ class RelationalStore(ABC):
     async def put(
         self, specs: Sequence[JobSpec], *, flow: str | None = None, last: bool = True
     ) -> list[PutResult]:
-        watch = self._expected.watch(specs, self._box) if self._expected else None
         if flow is not None:
-            return await self._put_flow(specs, watch, flow, last)
+            return await self._put_flow(specs, flow, last)
+        specs = check_specs(specs)
+        watch = self._expected.watch(specs, self._box) if self._expected else None
         return await (self._write_small if len(specs) <= SMALL else self._write)(
             puts.put, specs, watch
         )
 
-    async def _put_flow(
-        self, specs: Sequence[JobSpec], watch: Watch | None, flow: str, last: bool
-    ) -> list[PutResult]:
+    async def _put_flow(self, specs: Sequence[JobSpec], flow: str, last: bool) -> list[PutResult]:
         if not specs:
             raise refusals.empty_flow(flow)
-        at = Flow(specs[0].queue.tenant, flow)
+        at = Flow(check_queue(specs[0].queue).tenant, flow)
         begins = self._drafts.begins(at, specs[0])
         try:
+            specs = check_specs(specs)
+            watch = self._expected.watch(specs, self._box) if self._expected else None
             results = await self._write(submitting.put_flow, specs, watch, flow, last, begins)
             if results is None:
                 results = await submission.submit(self._read, self._write, at, specs, watch)
@@ -210,8 +217,8 @@ class RelationalStore(ABC):
     # ── pipelined ─────────────────────────────────────────────────────────────────────────────────
 
     def prepare(self, specs: Sequence[JobSpec]) -> Sequence[JobSpec]:
-        """Return the specs unchanged: there is nothing to encode ahead."""
-        return specs
+        """Return the specs, checked: there is nothing to encode ahead."""
+        return check_specs(specs)
 
     def expect(self, job: JobKey) -> AbstractAsyncContextManager[AsyncIterator[JobRecord | None]]:
         """Saves the transaction of `listen`: the put registers the listener."""
@@ -221,7 +228,7 @@ class RelationalStore(ABC):
 
     async def alter(self, commands: Sequence[AnyCommand]) -> list[Altered]:
         return await (self._write_small if len(commands) <= SMALL else self._write)(
-            alter.alter, commands
+            alter.alter, check_commands(commands)
         )
 
     async def declare(self, queue: QueueName, config: QueueConfig) -> QueueRecord:
@@ -285,14 +292,15 @@ class RelationalStore(ABC):
         return await self._write(queues.obliterate, queue, force, limit, actor)
 
     async def restore(self, records: Sequence[JobRecord]) -> list[bool]:
-        return await self._write(restore.restore, records)
+        return await self._write(restore.restore, check_restored(records))
 
     # ── schedules ─────────────────────────────────────────────────────────────────────────────────
 
     async def put_schedule(
         self, spec: ScheduleSpec, *, next_ms: int | None, actor: str | None = None
     ) -> ScheduleRecord:
-        return await self._write(schedules.put_schedule, spec, next_ms, actor)
+        checked = check_schedule(spec, next_ms)
+        return await self._write(schedules.put_schedule, checked, next_ms, actor)
 
     async def drop_schedule(self, queue: QueueName, id: str, *, actor: str | None = None) -> bool:
         return await self._write(schedules.drop_schedule, queue, id, actor)

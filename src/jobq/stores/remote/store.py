@@ -7,13 +7,21 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from types import TracebackType
 from typing import Any, Self
 
 import msgspec
 
 from jobq.core.event_log import places
+from jobq.core.new_jobs import (
+    Checked,
+    check_commands,
+    check_queue,
+    check_restored,
+    check_schedule,
+    check_specs,
+)
 from jobq.core.records import JobKey, JobRecord, JobSpec, PutResult, QueueName, Signal, Topic
 from jobq.errors import InvalidJob, JobqError
 from jobq.rpc import contract
@@ -28,6 +36,26 @@ _FLOW_TIMEOUT_S = 60.0
 
 _POSITIONS = {"read_events": ("after", "until"), "ack_events": ("position",)}
 """Arguments that are positions in an event log."""
+
+
+def _check_commands(arguments: Any) -> None:
+    arguments.commands = check_commands(arguments.commands)
+
+
+def _check_schedule(arguments: Any) -> None:
+    arguments.spec = check_schedule(arguments.spec, arguments.next_ms)
+
+
+def _check_records(arguments: Any) -> None:
+    arguments.records = [record for record, _ in check_restored(arguments.records)]
+
+
+_CHECKS: dict[str, Callable[[Any], None]] = {
+    "alter": _check_commands,
+    "put_schedule": _check_schedule,
+    "restore": _check_records,
+}
+"""The checks of arguments that become jobs. The server makes them too."""
 
 
 class RemoteStore:
@@ -50,10 +78,12 @@ class RemoteStore:
                 setattr(self, name, self._caller(method))
 
     def _caller(self, method: contract.Method) -> Callable[..., Awaitable[Any]]:
-        positions = _POSITIONS.get(method.name, ())
+        positions, check = _POSITIONS.get(method.name, ()), _CHECKS.get(method.name)
 
         async def call(*args: Any, **kwargs: Any) -> Any:
             arguments = method.arguments(*args, **kwargs)
+            if check is not None:
+                check(arguments)
             for name in positions:
                 # Any text is sent to the server, but not every position is text (surrogates).
                 if (position := getattr(arguments, name)) is not None:
@@ -73,6 +103,12 @@ class RemoteStore:
         self, specs: Sequence[JobSpec], *, flow: str | None = None, last: bool = True
     ) -> list[PutResult]:
         """See HotStore."""
+        try:
+            specs = check_specs(specs)
+        except JobqError:
+            if flow is not None and specs:
+                await self._discard(check_queue(specs[0].queue), flow)
+            raise
         if isinstance(specs, _Prepared) and flow is None and last:
             arguments = specs.arguments
         else:
@@ -80,6 +116,13 @@ class RemoteStore:
         timeout = None if flow is None else max(self._timeout, _FLOW_TIMEOUT_S)
         found: list[PutResult] = await self._connection.call(_PUT, arguments, timeout)
         return found
+
+    async def _discard(self, queue: QueueName, flow: str) -> None:
+        """Discard what is staged of a flow: the server refuses a job without an id, and with it the
+        flow."""
+        refused = JobSpec(queue=queue, id="", name="", payload=b"")
+        with suppress(JobqError):
+            await self._connection.call(_PUT, _encoded(_PUT.arguments([refused], flow, True)))
 
     async def sleep(
         self, queues: Sequence[QueueName], *, worker: str, slots: int, timeout_ms: int
@@ -117,7 +160,7 @@ class RemoteStore:
 
     def prepare(self, specs: Sequence[JobSpec]) -> Sequence[JobSpec]:
         """See Pipelined."""
-        return _Prepared(specs)
+        return _Prepared(check_specs(specs))
 
     @asynccontextmanager
     async def expect(self, job: JobKey) -> AsyncIterator[AsyncIterator[JobRecord | None]]:
@@ -160,7 +203,7 @@ class RemoteStore:
 _PUT, _SLEEP = contract.METHODS["put"], contract.METHODS["sleep"]
 
 
-class _Prepared(list[JobSpec]):
+class _Prepared(Checked):
     """Specs, and the arguments of their put."""
 
     def __init__(self, specs: Sequence[JobSpec]) -> None:

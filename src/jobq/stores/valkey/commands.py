@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from jobq.core.commands import Altered, AnyCommand
+from jobq.core.new_jobs import check_commands
 from jobq.stores.valkey import keys, packing
 from jobq.stores.valkey.calls import Calls
 from jobq.stores.valkey.mail import Mail
@@ -27,6 +28,7 @@ class Commands:
 
     async def alter(self, commands: Sequence[AnyCommand]) -> list[Altered]:
         """See OperatorStore."""
+        commands = check_commands(commands)
         results: list[Altered] = ["missing"] * len(commands)
         by_prefix = await self._places.prefixes_of([c.job for c in commands])
         for prefix, positions in by_prefix.items():

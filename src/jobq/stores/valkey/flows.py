@@ -16,6 +16,7 @@ from jobq.core import refusals
 from jobq.core.defaults import FLOW_MS
 from jobq.core.event_log import STATE_CODES
 from jobq.core.graph import Lock, check_locks
+from jobq.core.new_jobs import check_queue, check_specs
 from jobq.core.records import Edge, JobKey, JobSpec, PutResult
 from jobq.core.states import State
 from jobq.errors import ConfigError, JobqError, StoreUnavailable
@@ -51,7 +52,13 @@ class Flows:
         """Stage members. With the last ones, submit the flow."""
         if not specs:
             raise refusals.empty_flow(flow)
-        self._draft(specs[0].queue.tenant, flow).enter(specs[0])
+        tenant = check_queue(specs[0].queue).tenant
+        self._draft(tenant, flow).enter(specs[0])
+        try:
+            specs = check_specs(specs)
+        except JobqError:
+            await self._give_up(flow, tenant)
+            raise
         try:
             return await self._put(specs, flow, last)
         except PartitionsChanged:
@@ -59,7 +66,7 @@ class Flows:
         try:
             return await self._put(specs, flow, last)
         except PartitionsChanged as e:
-            if not await self._give_up(flow, specs[0].queue.tenant):
+            if not await self._give_up(flow, tenant):
                 raise ConfigError(
                     f"queue {e} was given partitions while flow {flow!r} was being staged, and "
                     "nothing of the flow was stored: submit it again"

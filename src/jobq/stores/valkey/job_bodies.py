@@ -9,6 +9,7 @@ from typing import Any
 
 from msgspec.structs import astuple
 
+from jobq.core.new_jobs import Checked
 from jobq.core.records import JobSpec, PutResult, QueueName
 from jobq.core.states import State
 from jobq.stores.valkey.lua_names import numbers
@@ -90,7 +91,7 @@ def uniform(specs: Sequence[JobSpec]) -> Uniform | None:
     return len(ids), head, width, all_ids, b"".join(parts)
 
 
-class Prepared(list[JobSpec]):
+class Prepared(Checked):
     """Specs with their arguments for `put_uniform`, and the results if all are new and waiting."""
 
     __slots__ = ("results", "too_large", "uniform")

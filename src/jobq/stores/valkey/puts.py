@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from jobq.core.bounds import depend_on_each_other
 from jobq.core.graph import check_locks
+from jobq.core.new_jobs import check_specs
 from jobq.core.records import JobKey, JobSpec, PutResult
 from jobq.errors import QueueFull
 from jobq.stores.valkey import job_bodies, packing
@@ -48,16 +49,17 @@ class Puts:
 
     def prepare(self, specs: Sequence[JobSpec]) -> Sequence[JobSpec]:
         """See Pipelined."""
-        return Prepared(specs, self._expected)
+        return Prepared(check_specs(specs), self._expected)
 
     async def put(
         self, specs: Sequence[JobSpec], *, flow: str | None = None, last: bool = True
     ) -> list[PutResult]:
         """See HotStore."""
-        if not specs and flow is None:
-            return []
         if flow is not None:
             return await self._flows.put(specs, flow, last)
+        specs = check_specs(specs)
+        if not specs:
+            return []
         try:
             return await self._put(specs)
         except PartitionsChanged:

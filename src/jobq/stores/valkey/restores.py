@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from struct import Struct
 
 from jobq.core import copies
+from jobq.core.new_jobs import check_restored
 from jobq.core.records import Failure, JobRecord, JobSpec
 from jobq.core.verdicts import error_text
 from jobq.stores.valkey.calls import Calls, PartitionsChanged, Refused
@@ -31,17 +32,17 @@ class Restores:
 
     async def restore(self, records: Sequence[JobRecord]) -> list[bool]:
         """See OperatorStore."""
-        copies.check_failed(records)
+        checked = check_restored(records)
         try:
-            return await self._by_place(records)
+            return await self._by_place(checked)
         except PartitionsChanged:
             self._places.forget_all()
-            return await self._by_place(records)
+            return await self._by_place(checked)
 
-    async def _by_place(self, records: Sequence[JobRecord]) -> list[bool]:
-        results = [False] * len(records)
+    async def _by_place(self, checked: Sequence[tuple[JobRecord, JobSpec]]) -> list[bool]:
+        results = [False] * len(checked)
         groups: dict[str, list[int]] = {}
-        for n, record in enumerate(records):
+        for n, (_, record) in enumerate(checked):
             await self._places.register(record.queue)
             await self._places.partitions(record.queue)
             prefix = self._places.prefix_of(record.queue, record.id, record.key)
@@ -49,30 +50,30 @@ class Restores:
         for prefix, positions in groups.items():
             for start in range(0, len(positions), _BATCH):
                 part = positions[start : start + _BATCH]
-                letters = await self._restore(prefix, [records[n] for n in part])
+                letters = await self._restore(prefix, [checked[n] for n in part])
                 for n, letter in zip(part, letters, strict=True):
                     results[n] = letter == ord("d")
         return results
 
-    async def _restore(self, prefix: str, records: Sequence[JobRecord]) -> bytes:
-        specs = [copies.failed_spec(record) for record in records]
+    async def _restore(self, prefix: str, checked: Sequence[tuple[JobRecord, JobSpec]]) -> bytes:
+        specs = [spec for _, spec in checked]
         plain = next((n for n, spec in enumerate(specs, 1) if spec.key is None), 0)
         keyed = next((n for n, spec in enumerate(specs, 1) if spec.key is not None), 0)
-        args: list[Argument] = [self._calls.now(), len(records), plain, keyed]
-        for record, spec in zip(records, specs, strict=True):
+        args: list[Argument] = [self._calls.now(), len(checked), plain, keyed]
+        for record, spec in checked:
             args += _arguments(record, spec)
         try:
             letters, had_no_mode = await self._calls.fcall("restore", prefix, *args, confirmed=True)
         except Refused as e:
             refuse(e, specs)
         if had_no_mode:
-            await self._places.register(records[0].queue, again=True)
+            await self._places.register(specs[0].queue, again=True)
         return bytes(letters)
 
 
 def _arguments(record: JobRecord, spec: JobSpec) -> tuple[Argument, ...]:
     failure = record.failure
-    assert failure is not None  # check_failed
+    assert failure is not None  # check_restored
     of_a_run = bool(record.errors) and record.errors[-1] == failure
     was = {
         "created": record.created_ms,

@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from jobq.core.commands import Altered
+from jobq.core.new_jobs import check_schedule
 from jobq.core.queues import Fire, ScheduleRecord, ScheduleSpec
 from jobq.core.records import QueueName
 from jobq.stores.valkey import job_bodies, keys, packing
@@ -43,6 +44,7 @@ class Schedules:
         self, spec: ScheduleSpec, *, next_ms: int | None, actor: str | None = None
     ) -> ScheduleRecord:
         """See ScheduleStore."""
+        spec = check_schedule(spec, next_ms)
         await self._places.register(spec.queue)
         rule: dict[str, Any] = {"after": spec.after_complete}
         if spec.every_ms is not None:

@@ -80,18 +80,14 @@ async def promote(view: View, body: b.JobBody) -> Done:
 
 async def reprioritise(view: View, body: b.PriorityBody) -> Done:
     """Change the priority of a job that has never started."""
-    priority = checks.check_priority(body.priority)
-    command = Reprioritise(job=_key(body), priority=priority, actor=view.actor)
+    command = Reprioritise(job=_key(body), priority=body.priority, actor=view.actor)
     return await _do(view, command, "Changed the priority of")
 
 
 async def reschedule(view: View, body: b.RescheduleBody) -> Done:
     """Change when a waiting or delayed job is due."""
     delay_ms = checks.to_ms(body.delay_s, "delay_s")
-    at_ms = body.at_ms
-    if at_ms is not None:
-        checks.check_int(at_ms, "at_ms", high=checks.MAX_EPOCH_MS)
-    command = Reschedule(job=_key(body), delay_ms=delay_ms, at_ms=at_ms, actor=view.actor)
+    command = Reschedule(job=_key(body), delay_ms=delay_ms, at_ms=body.at_ms, actor=view.actor)
     return await _do(view, command, "Rescheduled")
 
 
