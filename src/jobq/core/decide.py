@@ -138,7 +138,7 @@ def policy_of(lease: Lease, retry: Retry) -> Retry | RetryData:
     if lease.retry is not None:
         return lease.retry
     if retry is UNDECLARED and lease.default_retries is not None:
-        return RetryData(max_retries=lease.default_retries)
+        return RetryData(max_retries=lease.default_retries, jitter=UNDECLARED.jitter)
     return retry
 
 
