@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jobq.core.backoff import delay_ms
+from jobq.core.backoff import computed_ms, delay_ms
 from jobq.core.policies import Retry
 from jobq.core.records import RetryData
 from jobq.errors import InvalidJob
@@ -62,31 +62,25 @@ def test_jitter_goes_both_ways_by_its_fraction() -> None:
     assert delay_ms(retry, 1, ERROR, lambda: 1.0) == 12_000
 
 
+def spread(retry: Retry, n: int, count: int) -> list[int]:
+    """The delays of `count` jobs, by chances that divide the span evenly."""
+    return [computed_ms(retry, n, iter([i / (count - 1)]).__next__) for i in range(count)]
+
+
 def test_the_first_retry_of_a_default_policy_waits_base_plus_or_minus_a_tenth() -> None:
-    assert [delay_ms(Retry(), 1, ERROR, lambda n=n: n) for n in (0.0, 0.5, 1.0)] == [
-        900,
-        1000,
-        1100,
-    ]  # type: ignore[misc]
+    assert spread(Retry(), 1, 3) == [900, 1000, 1100]
     assert RetryData().jitter == 0  # what callers in other languages leave out
 
 
 @pytest.mark.parametrize("n", [12, 13, 200])
 def test_delays_at_the_cap_spread_below_it(n: int) -> None:
     """Not half of them exactly at it: jobs that failed together would stay together for good."""
-    retry = Retry(base=1, factor=2, cap=1800, jitter=0.2)
-    evenly = [delay_ms(retry, n, ERROR, lambda i=i: i / 100) for i in range(100)]  # type: ignore[misc]
-    assert (min(w for w in evenly if w), len({*evenly})) == (1_440_000, 100)
-    assert max(w for w in evenly if w) < 1_800_000
+    evenly = spread(Retry(base=1, factor=2, cap=1800, jitter=0.2), n, 101)
+    assert (min(evenly), max(evenly), len({*evenly})) == (1_440_000, 1_800_000, 101)
 
 
 def test_a_delay_just_below_the_cap_uses_what_is_left_of_its_jitter() -> None:
-    retry = Retry(base=10, cap=11, jitter=0.5)
-    assert [delay_ms(retry, 1, ERROR, lambda n=n: n) for n in (0.0, 0.5, 1.0)] == [
-        5000,
-        8000,
-        11_000,
-    ]  # type: ignore[misc]
+    assert spread(Retry(base=10, cap=11, jitter=0.5), 1, 3) == [5000, 8000, 11_000]
 
 
 policies = st.builds(

@@ -95,6 +95,7 @@ FAILED_RUN.short_failure_at = 11
 -- Fields of a job's extras (KEY.extras). A lease comes with all of them.
 EXTRA.failure = "failure" -- why it failed (FAILED_RUN.short, failure); "": see its last failed run
 EXTRA.saved = "saved" -- the job's checkpoint
+EXTRA.saved_place = "saved_place" -- "<attempt>.<number>" of the newest checkpoint that has a number
 EXTRA.progress = "progress"
 EXTRA.edges = "edges" -- how many children the job has ever waited for
 EXTRA.open = "open" -- how many of them have not ended
