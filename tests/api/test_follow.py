@@ -22,6 +22,7 @@ from jobq import (
     WaitTimeout,
     Worker,
     current_job,
+    testing,
 )
 from jobq.client import deadline, following, waiting
 from jobq.client.following import new_lines
@@ -202,9 +203,9 @@ async def test_a_busy_queue_makes_a_follower_look_ten_times_a_second_at_most(
     looks = []
     read = waiting.read_job
 
-    async def counted(session: Any, job: JobKey, life: int | None) -> Any:
+    async def counted(session: Any, job: JobKey, *which: int | None) -> Any:
         looks.append(job)
-        return await read(session, job, life)
+        return await read(session, job, *which)
 
     monkeypatch.setattr(following, "read_job", counted)
     talk = Talk(queue)
@@ -226,6 +227,23 @@ async def test_a_new_life_is_not_followed(queue: Queue) -> None:
     await queue.job(job.id).rerun()
     with pytest.raises(JobNotFound, match="started over"):
         await followed(job)
+
+
+async def test_a_new_job_in_the_same_life_is_not_followed(
+    jobs: testing.Sandbox, clocked: Queue
+) -> None:
+    """The record of the first was removed, so the new job of its id begins in life 0 as well."""
+    task = Talk(clocked).task.options(id="reused")
+    job = await task.enqueue()
+    async with asyncio.timeout(PATIENCE_S), aclosing(job.follow()) as updates:
+        await anext(updates)
+        await job.cancel()
+        await job.remove()
+        jobs.clock.advance(1)
+        again = await task.enqueue()
+        assert (job._life, again._life, again.duplicate) == (0, 0, False)
+        with pytest.raises(JobNotFound, match="it was removed"):
+            await anext(updates)
 
 
 def test_the_blocking_twin_ends_with_the_job(url: str) -> None:

@@ -15,7 +15,7 @@ mail = Queue("mail", "valkey://nowhere:1")
 sent: list[int] = []
 
 
-@shop.task(retry=Retry(2, base=10))
+@shop.task(retry=Retry(2, base=10, jitter=0))
 async def charge(tenant: str, invoice: int, fails: int = 0) -> str:
     if current_job().attempt <= fails:
         raise ValueError("declined")

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jobq.core.backoff import delay_ms
+from jobq.core.backoff import computed_ms, delay_ms
 from jobq.core.policies import Retry
 from jobq.core.records import RetryData
 from jobq.errors import InvalidJob
@@ -23,11 +23,17 @@ def waits(retry: Retry | RetryData, count: int) -> list[int | None]:
 
 
 def test_the_first_retry_waits_base_and_the_next_ones_grow_to_the_cap() -> None:
-    assert waits(Retry(base=2, factor=3, cap=60), 5) == [2000, 6000, 18_000, 54_000, 60_000]
+    assert waits(Retry(base=2, factor=3, cap=60, jitter=0), 5) == [
+        2000,
+        6000,
+        18_000,
+        54_000,
+        60_000,
+    ]
 
 
 def test_a_factor_of_one_is_a_fixed_wait() -> None:
-    assert waits(Retry(base=5, factor=1), 3) == [5000, 5000, 5000]
+    assert waits(Retry(base=5, factor=1, jitter=0), 3) == [5000, 5000, 5000]
 
 
 def test_no_base_means_no_wait() -> None:
@@ -35,7 +41,7 @@ def test_no_base_means_no_wait() -> None:
 
 
 def test_listed_waits_are_taken_in_turn_and_the_last_one_stays() -> None:
-    assert waits(Retry(delays=[1, 60, 7200]), 4) == [1000, 60_000, 7_200_000, 7_200_000]
+    assert waits(Retry(delays=[1, 60, 7200], jitter=0), 4) == [1000, 60_000, 7_200_000, 7_200_000]
 
 
 def test_a_function_chooses_the_wait_or_gives_up() -> None:
@@ -54,6 +60,27 @@ def test_jitter_goes_both_ways_by_its_fraction() -> None:
     assert delay_ms(retry, 1, ERROR, lambda: 0.0) == 8000
     assert delay_ms(retry, 1, ERROR, lambda: 0.5) == 10_000
     assert delay_ms(retry, 1, ERROR, lambda: 1.0) == 12_000
+
+
+def spread(retry: Retry, n: int, count: int) -> list[int]:
+    """The delays of `count` jobs, by chances that divide the span evenly."""
+    return [computed_ms(retry, n, iter([i / (count - 1)]).__next__) for i in range(count)]
+
+
+def test_the_first_retry_of_a_default_policy_waits_base_plus_or_minus_a_tenth() -> None:
+    assert spread(Retry(), 1, 3) == [900, 1000, 1100]
+    assert RetryData().jitter == 0  # what callers in other languages leave out
+
+
+@pytest.mark.parametrize("n", [12, 13, 200])
+def test_delays_at_the_cap_spread_below_it(n: int) -> None:
+    """Not half of them exactly at it: jobs that failed together would stay together for good."""
+    evenly = spread(Retry(base=1, factor=2, cap=1800, jitter=0.2), n, 101)
+    assert (min(evenly), max(evenly), len({*evenly})) == (1_440_000, 1_800_000, 101)
+
+
+def test_a_delay_just_below_the_cap_uses_what_is_left_of_its_jitter() -> None:
+    assert spread(Retry(base=10, cap=11, jitter=0.5), 1, 3) == [5000, 8000, 11_000]
 
 
 policies = st.builds(

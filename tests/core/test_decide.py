@@ -16,9 +16,19 @@ from jobq.core.control import (
     WaitForChildren,
     WaitForSignal,
 )
-from jobq.core.decide import Crashed, End, Raised, Released, Returned, TimedOut, Unknown, decide
+from jobq.core.decide import (
+    Crashed,
+    End,
+    Raised,
+    Released,
+    Returned,
+    TimedOut,
+    Unknown,
+    decide,
+    policy_of,
+)
 from jobq.core.failures import ReportedError
-from jobq.core.policies import Retry
+from jobq.core.policies import UNDECLARED, Retry
 from jobq.core.records import (
     AnyOutcome,
     Block,
@@ -97,6 +107,13 @@ def test_a_policy_of_the_call_wins_over_that_of_the_task() -> None:
     outcome = raised(ValueError(), Retry(0), retry=RetryData(max_retries=1, base_ms=77))
     assert isinstance(outcome, RetryLater)
     assert outcome.delay_ms == 77
+
+
+def test_the_default_of_a_queue_has_the_jitter_of_retry() -> None:
+    for lease in (LEASE, msgspec.structs.replace(LEASE, default_retries=2)):
+        policy = policy_of(lease, UNDECLARED)
+        assert (policy.base_ms, policy.jitter) == (1000, 0.1)
+    assert policy_of(LEASE, given := Retry(1, jitter=0)) is given
 
 
 def test_an_error_the_policy_does_not_retry_fails_at_once() -> None:

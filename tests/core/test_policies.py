@@ -104,7 +104,7 @@ def test_policies_of_the_same_values_are_equal() -> None:
 
 
 def test_a_retry_as_data_keeps_all_that_data_can_say() -> None:
-    assert Retry.of(0).data == RetryData(max_retries=0)
+    assert Retry.of(0).data == RetryData(max_retries=0, jitter=0.1)
     assert Retry(2, base=0.5, factor=3, cap=60, jitter=0.1, delays=[1, 2]).data == RetryData(
         max_retries=2, base_ms=500, factor=3.0, cap_ms=60_000, jitter=0.1, delays_ms=(1000, 2000)
     )

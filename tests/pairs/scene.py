@@ -35,7 +35,7 @@ KEY_LIMIT = 4  # of keyed queues, unless a feature sets another: enough for a ba
 PATIENCE = (
     90  # seconds of the fake clock that a scene waits for its subject before it calls it stuck
 )
-POLICY = Retry(3, base=1, factor=1)  # the retry policy of the subject's task
+POLICY = Retry(3, base=1, factor=1, jitter=0)  # the retry policy of the subject's task
 
 
 class Stuck(AssertionError):

@@ -207,7 +207,7 @@ class App:
                 done: int = job.saved or 0
                 life = job._run.lease.life
                 saved = self.ledger.saved.get((job.id, life), 0)
-                if done < saved and job.id not in self.world.network.set_back:
+                if done < saved:
                     self.world.problem(f"{job.id}/{job.attempt} has lost what it saved")
                 while done < pages:
                     done += 1

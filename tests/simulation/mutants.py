@@ -217,9 +217,9 @@ MUTANTS = (
             Edit(
                 run.Run,
                 "keep",
-                "state = await self.notes.add(self.ref, Said(saved=saved, steps=steps))",
+                "state = await self.notes.add(self.ref, said)",
                 "import asyncio; "
-                "asyncio.ensure_future(self.notes.add(self.ref, Said(saved=saved, steps=steps))); "
+                "asyncio.ensure_future(self.notes.add(self.ref, said)); "
                 "state = 'held'",
             ),
         ),

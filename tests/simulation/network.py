@@ -17,9 +17,6 @@ from jobq.core.records import (
     JobKey,
     JobRecord,
     JobSpec,
-    LeaseRef,
-    LeaseState,
-    Note,
     Signal,
     Topic,
 )
@@ -55,8 +52,6 @@ class Network:
         self.slow = 0.0  # the share of messages that take long
         self.lanes: int | None = None  # of Pipelined; None: the store is not
         self.exchanged: list[Exchanged] = []  # what the store did, in order: tests/model replays it
-        self.checkpoints: dict[LeaseRef, int] = {}  # the number of the newest call that stored one
-        self.set_back: set[str] = set()  # jobs with an old checkpoint
         self.reliable: set[str] = set()  # processes that no fault concerns
         world.network = self
 
@@ -136,7 +131,7 @@ class Handle:
             if fault.effect == "fail before":
                 await asyncio.sleep(fault.seconds)
                 raise StoreUnavailable("simulated: the call was not sent")
-        message = _Message(self, name, args, kwargs, said, fault, number)
+        message = _Message(self, name, args, kwargs, said, fault)
         there = network.latency(process)
         if fault is not None and fault.effect == "delay call":
             there += fault.seconds
@@ -234,7 +229,6 @@ class _Message:
         kwargs: Any,
         said: str,
         fault: CallFault | None,
-        number: int,
     ) -> None:
         self._handle = handle
         self._name = name
@@ -244,14 +238,13 @@ class _Message:
         self._fault = fault
         self._task: asyncio.Task[None] | None = None
         self._cancelled = False
-        self._number = number
         self.reply: asyncio.Future[Any] = handle._home.create_future()
 
     def repeated(self) -> _Message:
         """The same message. Nobody waits for its reply."""
         said = f"{self._said} (repeated)"
         call = (self._name, self._args, self._kwargs)
-        return _Message(self._handle, *call, said, None, self._number)
+        return _Message(self._handle, *call, said, None)
 
     def arrive(self) -> None:
         """The store begins to work on it."""
@@ -283,8 +276,6 @@ class _Message:
             handle.deliver(partial(_fail, self.reply, error))
             return
         world.tell(process.name, f"{self._said} → {told_reply(self._name, result)}")
-        if self._name == "note" and result is not None:
-            self._see_checkpoints(self._args[0], result)
         if self._name in ("settle", "extend", "retire"):
             handle._network.exchanged.append(
                 Exchanged(process.name, self._name, self._args, self._kwargs, result, world.wall_ms)
@@ -300,19 +291,6 @@ class _Message:
             )
         else:
             handle.deliver(partial(_resolve, self.reply, result))
-
-    def _see_checkpoints(self, notes: Sequence[Note], states: Sequence[LeaseState]) -> None:
-        """Remember which jobs have an old checkpoint, because this call came after a newer one.
-
-        A store does not see that, and does not promise it (docs/reliability.md)."""
-        network = self._handle._network
-        for note, state in zip(notes, states, strict=True):
-            if note.saved is None or state == "lost":
-                continue
-            if self._number < network.checkpoints.get(note.lease, 0):
-                network.set_back.add(note.lease.id)
-            else:
-                network.checkpoints[note.lease] = self._number
 
 
 def _resolve(future: asyncio.Future[Any], result: Any) -> None:

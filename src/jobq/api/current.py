@@ -101,7 +101,7 @@ class CurrentJob:
         """What this or an earlier run has saved last, with `save` or `Snooze(saved=…)`; None if
         nothing."""
         run = self._run
-        data = run.lease.saved if run.checkpoint is None else run.checkpoint
+        data = run.lease.saved if run.checkpoint is None else run.checkpoint.data
         return None if data is None else self._run.decode(data)
 
     @property

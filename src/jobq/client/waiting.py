@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
-from typing import cast
 
 from jobq.client.deadline import Deadline
 from jobq.client.session import Session
@@ -22,15 +21,15 @@ from jobq.errors import JobNotFound, QueueClosed, WaitTimeout
 async def ended(session: Session, job: JobKey, life: int | None, deadline: Deadline) -> JobRecord:
     """Wait until a job has ended and return its record. `life`: which of its lives; None: the one
     that is found first."""
-    topic = Topic("ended", job.queue, job.id)
+    topic, created_ms = Topic("ended", job.queue, job.id), None
     while True:
         with ClosedAsError(job, deadline):
             async with session.store.listen([topic]) as signals:
-                record = await read_job(session, job, life)
+                record = await read_job(session, job, life, created_ms)
                 if record.state.ended:
                     return record
-                life = record.life
-                found = await _signalled(session, job, life, signals, deadline)
+                life, created_ms = record.life, record.created_ms
+                found = await _signalled(session, job, life, signals, deadline, created_ms)
         if found is not None:
             return found
         if deadline.left <= 0:
@@ -68,7 +67,12 @@ Signals = AsyncIterator[Signal] | AsyncIterator[JobRecord | None]
 
 
 async def _signalled(
-    session: Session, job: JobKey, life: int, signals: Signals, deadline: Deadline
+    session: Session,
+    job: JobKey,
+    life: int,
+    signals: Signals,
+    deadline: Deadline,
+    created_ms: int | None = None,
 ) -> JobRecord | None:
     """The record, once a signal says that the job has ended. None if it is time to read the job
     again, or if the wait is over.
@@ -82,8 +86,13 @@ async def _signalled(
         async with timeout, closing(signals):
             deadline.timeout = timeout
             async for signal in signals:
-                known = isinstance(signal, JobRecord) and signal.life == life
-                record = cast(JobRecord, signal) if known else await read_job(session, job, life)
+                record = (
+                    signal
+                    if isinstance(signal, JobRecord)
+                    and signal.life == life
+                    and created_ms in (None, signal.created_ms)
+                    else await read_job(session, job, life, created_ms)
+                )
                 if record.state.ended:
                     return record
             await asyncio.sleep(left)  # the store is closing and sends no more signals
@@ -105,10 +114,16 @@ async def closing(signals: Signals) -> AsyncIterator[None]:
             await signals.aclose()
 
 
-async def read_job(session: Session, job: JobKey, life: int | None) -> JobRecord:
-    """The record of a job in this life (None: in any). Raises JobNotFound."""
+async def read_job(
+    session: Session, job: JobKey, life: int | None, created_ms: int | None = None
+) -> JobRecord:
+    """The record of a job in this life (None: in any), created then. Raises JobNotFound.
+
+    The life alone does not tell a job from a new one under its id: that begins in life 0 as well,
+    if the record of the first was removed.
+    """
     record = await session.reader.get(job)
-    if record is None:
+    if record is None or created_ms not in (None, record.created_ms):
         raise JobNotFound(
             f"there is no job {job.id!r} in queue {job.queue.queue!r}: it was removed, or its "
             "record has expired"

@@ -18,7 +18,8 @@ def delay_ms(policy: Retry | RetryData, n: int, error: BaseException, random: Ra
 
     None if the policy's own function gives up. The delay of such a function is used as it is. A
     listed delay gets jitter but no cap, and the last one repeats. A computed delay is
-    min(base·factor^(n-1), cap) ± jitter, and never above the cap.
+    min(base·factor^(n-1), cap) ± jitter. What the cap leaves of that span is used evenly: at the
+    cap, delays spread below it.
     """
     if isinstance(policy, Retry) and policy.choose is not None:
         chosen = policy.choose(n, error)
@@ -30,11 +31,9 @@ def computed_ms(policy: Retry | RetryData, n: int, random: Random) -> int:
     """The same delay without the policy's own function."""
     if policy.delays_ms:
         listed = policy.delays_ms[min(n, len(policy.delays_ms)) - 1]
-        return _spread(listed, policy.jitter, random)
-    return min(
-        _spread(_grown(policy.base_ms, policy.factor, policy.cap_ms, n), policy.jitter, random),
-        policy.cap_ms,
-    )
+        return _spread(listed, math.inf, policy.jitter, random)
+    grown = _grown(policy.base_ms, policy.factor, policy.cap_ms, n)
+    return _spread(grown, policy.cap_ms, policy.jitter, random)
 
 
 def _grown(base_ms: int, factor: float, cap_ms: int, n: int) -> int:
@@ -46,7 +45,8 @@ def _grown(base_ms: int, factor: float, cap_ms: int, n: int) -> int:
     return min(round(base_ms * factor ** (n - 1)), cap_ms)
 
 
-def _spread(ms: int, jitter: float, random: Random) -> int:
-    if not jitter:
+def _spread(ms: int, cap_ms: float, jitter: float, random: Random) -> int:
+    if not jitter or not ms:
         return ms
-    return max(0, round(ms * (1 + jitter * (2 * random() - 1))))
+    low, high = ms * (1 - jitter), min(ms * (1 + jitter), cap_ms)
+    return round(low + (high - low) * random())

@@ -14,7 +14,8 @@ class RetryData(msgspec.Struct, frozen=True, kw_only=True, array_like=True, gc=F
     """A retry policy as data, to be stored with a job.
 
     The n-th retry (1 is the first) waits min(base·factor^(n-1), cap), or delays_ms[n-1], of which
-    the last one repeats. `jitter` is a fraction of the delay, added or subtracted.
+    the last one repeats. `jitter` is a fraction of the delay, added or subtracted: 0 unless
+    it is given, also by callers in other languages. `Retry` gives 0.1.
     """
 
     max_retries: int = 3

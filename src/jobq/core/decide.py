@@ -23,6 +23,7 @@ from jobq.core.policies import UNDECLARED, Retry
 from jobq.core.records import (
     AnyOutcome,
     Block,
+    Checkpoint,
     Complete,
     Defer,
     Fail,
@@ -112,7 +113,7 @@ def decide(
     now_ms: int,
     random: Random,
     encode: Encode | None = None,
-    checkpoint: bytes | None = None,
+    checkpoint: Checkpoint | None = None,
 ) -> AnyOutcome:
     """The outcome of a run that ended like this.
 
@@ -138,7 +139,7 @@ def policy_of(lease: Lease, retry: Retry) -> Retry | RetryData:
     if lease.retry is not None:
         return lease.retry
     if retry is UNDECLARED and lease.default_retries is not None:
-        return RetryData(max_retries=lease.default_retries)
+        return RetryData(max_retries=lease.default_retries, jitter=UNDECLARED.jitter)
     return retry
 
 
@@ -180,20 +181,26 @@ def _raised(
     now_ms: int,
     random: Random,
     encode: Encode | None,
-    checkpoint: bytes | None,
+    checkpoint: Checkpoint | None,
 ) -> AnyOutcome:
     queue, id, token = lease.queue, lease.id, lease.token
     match error:
         case Snooze():
-            try:
-                saved = (
-                    checkpoint
-                    if error.saved is None
-                    else (encode or get_codec(lease.codec).encode)(error.saved)
-                )
-            except Exception as unsaved:  # the handler's error, like any other
-                return _failed(lease, unsaved, "error", retry, now_ms, random)
-            return SnoozeFor(queue=queue, id=id, token=token, delay_ms=error.delay_ms, saved=saved)
+            saved, number = checkpoint or (None, 0)
+            if error.saved is not None:
+                try:
+                    saved = (encode or get_codec(lease.codec).encode)(error.saved)
+                except Exception as unsaved:  # the handler's error, like any other
+                    return _failed(lease, unsaved, "error", retry, now_ms, random)
+                number = 0  # the last word of the run
+            return SnoozeFor(
+                queue=queue,
+                id=id,
+                token=token,
+                delay_ms=error.delay_ms,
+                saved=saved,
+                saved_number=number,
+            )
         case RateLimited():
             return Hold(queue=queue, id=id, token=token, delay_ms=error.delay_ms)
         case WaitForChildren():

@@ -39,6 +39,9 @@ EFFECTS: dict[str, Effect] = {
 }
 """By the tag of the outcome."""
 
+MAX_CHECKPOINTS = 2**32 - 1
+"""Checkpoints of one run that are told apart: so many bits does its attempt leave in 64."""
+
 _CANCELLED = Effect(Kind.CANCELLED, State.CANCELLED)
 _STALLED = Effect(Kind.STALLED, State.WAITING, returns=True)
 _STALLED_TOO_OFTEN = Effect(Kind.FAILED, State.FAILED)
@@ -83,6 +86,23 @@ def place_when_due(mode: Mode | None, *, started: bool, lifo: bool) -> Place:
     if started:
         return "front" if mode == "keyed" else "back"
     return "first" if lifo else "back"
+
+
+def checkpoint_place(number: int, *, attempt: int) -> int:
+    """The place of a checkpoint among all of its job; 0 for one that its worker has not counted.
+
+    Numbers begin again with each lease, and each lease is an attempt. A store keeps the highest.
+    """
+    return attempt << 32 | min(number, MAX_CHECKPOINTS) if number > 0 else 0
+
+
+def is_late(number: int, *, attempt: int, newest: int) -> bool:
+    """Whether a checkpoint of the lease is stored already, or was held up until a newer one was.
+
+    `newest` is the highest place on record. Copied by lua/leases.lua (J.is_late) and by `note` of
+    the SQL files.
+    """
+    return 0 < checkpoint_place(number, attempt=attempt) <= newest
 
 
 def due_ms(*, now_ms: int, delay_ms: int = 0, at_ms: int | None = None, ahead_ms: int = 0) -> int:

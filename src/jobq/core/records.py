@@ -180,6 +180,14 @@ class LeaseRef(NamedTuple):
 Steps = tuple[tuple[str, bytes], ...]
 """What steps of a job have recorded: names and bytes (core/steps.py)."""
 
+
+class Checkpoint(NamedTuple):
+    """What a run has saved, and which of its checkpoints this is, from 1."""
+
+    data: bytes
+    number: int
+
+
 LeaseState = Literal["held", "lost", "cancel"]  # cancel: held, and the job was asked to stop
 
 
@@ -211,10 +219,15 @@ class Fail(Outcome, frozen=True, kw_only=True, tag="fail"):
 
 
 class SnoozeFor(Outcome, frozen=True, kw_only=True, tag="snooze"):
-    """The job asked to run again later, with what it saved. Does not count as a failure."""
+    """The job asked to run again later, with what it saved. Does not count as a failure.
+
+    If `saved_number` is not 0, `saved` is that checkpoint of the run (see `Note`), and a newer one
+    stays.
+    """
 
     delay_ms: int = 0
     saved: bytes | None = None
+    saved_number: int = 0
 
 
 class Release(Outcome, frozen=True, kw_only=True, tag="release"):
@@ -302,8 +315,10 @@ class Note(msgspec.Struct, frozen=True, kw_only=True):
     stored.
 
     `saved` replaces what the job has saved. If this run does not end, the next one finds it in
-    `Lease.saved`. Each of `steps` is a name and bytes, stored apart from all others; the next run
-    finds all steps in `Lease.steps`.
+    `Lease.saved`. `saved_number` counts the checkpoints of the lease from 1: one with a lower
+    number than the last of the same lease was held up on its way, and is ignored. 0 is for callers
+    that do not count, and replaces any. Each of `steps` is a name and bytes, stored apart from all
+    others; the next run finds all steps in `Lease.steps`.
     """
 
     lease: LeaseRef
@@ -311,6 +326,7 @@ class Note(msgspec.Struct, frozen=True, kw_only=True):
     lines: tuple[str, ...] = ()
     saved: bytes | None = None
     steps: Steps = ()
+    saved_number: int = 0
 
     @property
     def durable(self) -> bool:

@@ -1,6 +1,7 @@
 """How long the record of an ended job is kept.
 
-lua/record.lua (J.own_ttl, J.retention) copies `kept_ms`.
+lua/record.lua (J.own_ttl, J.retention) copies `kept_ms`, and lua/put.lua (J.in_the_way) copies
+`next_life`.
 """
 
 from __future__ import annotations
@@ -34,3 +35,12 @@ def kept_ms(
         return result_ttl_ms
     ms = by_state(retention, state)
     return max(ms, WATCHED_MS) if watched and ms is not None else ms
+
+
+def next_life(life: int | None, *, expired: bool = False) -> int:
+    """The life of a new job with the id of a job that was in this life; None: there is no record.
+
+    A record that has expired is as good as removed, whether a store has removed it yet or not. So
+    (id, life) may repeat: in the event log, the number of `accepted` distinguishes two jobs.
+    """
+    return 0 if life is None or expired else life + 1

@@ -25,6 +25,7 @@ class Said(NamedTuple):
     lines: tuple[str, ...] = ()
     saved: bytes | None = None
     steps: Steps = ()
+    saved_number: int = 0
 
 
 class Notes:
@@ -97,11 +98,12 @@ class Notes:
 def _note(lease: LeaseRef, said: list[Said]) -> Note:
     """Everything that was said under a lease, as one note. The last progress and state count."""
     progress = [each.progress for each in said if each.progress is not None]
-    saved = [each.saved for each in said if each.saved is not None]
+    saved = [(each.saved, each.saved_number) for each in said if each.saved is not None]
     return Note(
         lease=lease,
         progress=progress[-1] if progress else None,
         lines=tuple(storable(line) for each in said for line in each.lines),
-        saved=saved[-1] if saved else None,
+        saved=saved[-1][0] if saved else None,
         steps=tuple(step for each in said for step in each.steps),
+        saved_number=saved[-1][1] if saved else 0,
     )

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from jobq.core.codec import get_codec
 from jobq.core.decide import End, policy_of
 from jobq.core.printable import one_line
-from jobq.core.records import AnyOutcome, Lease, LeaseRef, Steps
+from jobq.core.records import AnyOutcome, Checkpoint, Lease, LeaseRef, Steps
 from jobq.core.steps import RecordedSteps
 from jobq.core.waits import Children, Inbox
 from jobq.engine.notes import Said
@@ -49,7 +49,8 @@ class Run:
     cancelled = False  # the handler was asked to stop
     unfinished: asyncio.Future[None] | None = None
     completing = False  # the handler has called complete_in
-    checkpoint: bytes | None = None  # what the handler has saved last in this run
+    checkpoint: Checkpoint | None = None  # what the handler has saved last in this run
+    saves = 0  # checkpoints of this run, also those that are not confirmed yet
     _children: Children | None = None
     _inbox: Inbox | None = None
     _steps: RecordedSteps | None = None
@@ -179,7 +180,9 @@ class Run:
 
         Raises LeaseLost if the lease is lost: nothing was stored, and the run is interrupted.
         """
-        state = await self.notes.add(self.ref, Said(saved=saved, steps=steps))
+        self.saves += saved is not None
+        said = Said(saved=saved, steps=steps, saved_number=self.saves)
+        state = await self.notes.add(self.ref, said)
         self.runner.interrupts.lease_reported(self, state)
         if state == "lost":
             what = "what it saved" if saved is not None else f"step {steps[0][0]!r}"
@@ -188,7 +191,7 @@ class Run:
                 "another run of the job does it again"
             )
         if saved is not None:
-            self.checkpoint = saved
+            self.checkpoint = Checkpoint(saved, said.saved_number)
 
 
 def lost(run: Run) -> LeaseLost:

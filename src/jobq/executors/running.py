@@ -9,7 +9,7 @@ import asyncio
 from contextvars import ContextVar
 from typing import Any, Protocol
 
-from jobq.core.records import Lease, LeaseRef, Steps
+from jobq.core.records import Checkpoint, Lease, LeaseRef, Steps
 from jobq.core.steps import RecordedSteps
 from jobq.core.waits import Children, Inbox
 from jobq.stores.base import Store
@@ -24,7 +24,7 @@ class Running(Protocol):
     # until the future is done.
     unfinished: asyncio.Future[None] | None
     completing: bool  # the handler has called complete_in
-    checkpoint: bytes | None  # what the handler has saved last in this run
+    checkpoint: Checkpoint | None  # what the handler has saved last in this run
 
     @property
     def ref(self) -> LeaseRef:

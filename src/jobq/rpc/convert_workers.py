@@ -120,6 +120,7 @@ def end_of(result: pb.Result) -> End | SnoozeFor:
                 token="",
                 delay_ms=_span(snoozed.delay_ms, "snoozed"),
                 saved=snoozed.saved if snoozed.HasField("saved") else None,
+                saved_number=snoozed.saved_number,
             )
         case "unknown":
             return Unknown("")
@@ -164,6 +165,7 @@ def note(message: pb.JobNote, tenant: str) -> Note:
         progress=message.progress if message.HasField("progress") else None,
         lines=tuple(message.lines),
         saved=message.saved if message.HasField("saved") else None,
+        saved_number=message.saved_number,
     )
 
 

@@ -64,12 +64,8 @@ async def outcomes_of(
     for ref, result, end in zip(refs, results, ends, strict=True):
         record = records.get(JobKey(ref.queue, ref.id))
         if isinstance(end, SnoozeFor):
-            saved = end.saved if record is None else record.saved
-            outcomes.append(
-                msgspec.structs.replace(
-                    end, queue=ref.queue, id=ref.id, token=ref.token, saved=saved
-                )
-            )
+            given = msgspec.structs.replace(end, queue=ref.queue, id=ref.id, token=ref.token)
+            outcomes.append(given if record is None else _keeping(given, record))
         else:
             if isinstance(end, Unknown) and record is not None:
                 end = Unknown(record.name)
@@ -93,17 +89,18 @@ async def releases_of(
         return [Release(queue=each.queue, id=each.id, token=each.token) for each in leases]
     records = await records_of(store, leases)
     return [
-        SnoozeFor(
-            queue=each.queue,
-            id=each.id,
-            token=each.token,
-            delay_ms=delay_ms,
-            saved=None
-            if (found := records.get(JobKey(each.queue, each.id))) is None
-            else found.saved,
+        _keeping(
+            SnoozeFor(queue=each.queue, id=each.id, token=each.token, delay_ms=delay_ms),
+            records.get(JobKey(each.queue, each.id)),
         )
         for each in leases
     ]
+
+
+def _keeping(snooze: SnoozeFor, record: JobRecord | None) -> SnoozeFor:
+    """The outcome, with what its job has saved. A checkpoint that comes meanwhile is newer."""
+    saved = None if record is None else record.saved
+    return msgspec.structs.replace(snooze, saved=saved, saved_number=1)
 
 
 async def records_of(store: Store, leases: Sequence[LeaseRef]) -> dict[JobKey, JobRecord]:

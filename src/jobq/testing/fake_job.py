@@ -10,7 +10,7 @@ from typing import Any
 
 from jobq.core.checks import check_int, to_epoch_ms
 from jobq.core.codec import JSON
-from jobq.core.records import Lease, LeaseRef, QueueName, Steps
+from jobq.core.records import Checkpoint, Lease, LeaseRef, QueueName, Steps
 from jobq.core.steps import RecordedSteps, StepRecord, pack, unpack
 from jobq.core.waits import Children, Inbox
 from jobq.errors import ConfigError
@@ -97,7 +97,7 @@ class _FakeRun:
     task: asyncio.Task[None] | None = None
     unfinished: asyncio.Future[None] | None = None
     completing = False
-    checkpoint: bytes | None = None
+    checkpoint: Checkpoint | None = None
     loop: asyncio.AbstractEventLoop | None = None  # nothing waits, so `.sync` needs none
 
     def __init__(self, lease: Lease, job: FakeJob, max_retries: int, lifespan: Any) -> None:
@@ -144,8 +144,8 @@ class _FakeRun:
 
     async def keep(self, *, saved: bytes | None = None, steps: Steps = ()) -> None:
         if saved is not None:
-            self.checkpoint = saved
             self._job.saves.append(JSON.decode(saved))
+            self.checkpoint = Checkpoint(saved, len(self._job.saves))
         for name, record in steps:
             self._job.steps[name] = JSON.decode(unpack(record).result)
 

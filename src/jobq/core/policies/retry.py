@@ -23,8 +23,9 @@ class Retry:
     """When a failed job runs again.
 
     The n-th retry waits min(base·factor^(n-1), cap), plus or minus `jitter`, a fraction of the
-    delay. `delays` replaces this formula: it is a list of delays, of which the last one repeats, or
-    a function of the retry's number and the error that returns a delay, or None to give up. Only
+    delay; so jobs that failed together do not come back together. At the cap, delays spread below
+    it. `delays` replaces this formula: it is a list of delays, of which the last one repeats, or a
+    function of the retry's number and the error that returns a delay, or None to give up. Only
     errors of `on` are retried, and none of `give_up_on`. A timeout counts as TimeoutError.
     `max_retries=0` means no retries.
     """
@@ -46,7 +47,7 @@ class Retry:
         base: Seconds = 1,
         factor: float = 2,
         cap: Seconds = 3600,
-        jitter: float = 0.0,
+        jitter: float = 0.1,
         delays: Sequence[Seconds] | DelayFunction | None = None,
         on: Errors = BaseException,
         give_up_on: Errors = (),

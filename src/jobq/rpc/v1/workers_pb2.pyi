@@ -756,18 +756,22 @@ class Snoozed(_message.Message):
 
     DELAY_MS_FIELD_NUMBER: _builtins.int
     SAVED_FIELD_NUMBER: _builtins.int
+    SAVED_NUMBER_FIELD_NUMBER: _builtins.int
     delay_ms: _builtins.int
     saved: _builtins.bytes
     """For the next run. If not set, what was saved before is kept."""
+    saved_number: _builtins.int
+    """The number of the checkpoint that `saved` is (JobNote.saved_number). 0: it replaces any."""
     def __init__(
         self,
         *,
         delay_ms: _builtins.int = ...,
         saved: _builtins.bytes | None = ...,
+        saved_number: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_saved", b"_saved", "saved", b"saved"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_saved", b"_saved", "delay_ms", b"delay_ms", "saved", b"saved"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_saved", b"_saved", "delay_ms", b"delay_ms", "saved", b"saved", "saved_number", b"saved_number"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__saved: _TypeAlias = _typing.Literal["saved"]  # noqa: Y015
     _WhichOneofArgType__saved: _TypeAlias = _typing.Literal["_saved", b"_saved"]  # noqa: Y015
@@ -983,10 +987,15 @@ class JobNote(_message.Message):
     PROGRESS_FIELD_NUMBER: _builtins.int
     LINES_FIELD_NUMBER: _builtins.int
     SAVED_FIELD_NUMBER: _builtins.int
+    SAVED_NUMBER_FIELD_NUMBER: _builtins.int
     progress: _builtins.bytes
     """Encoded with the codec of the job."""
     saved: _builtins.bytes
     """A checkpoint. If this run does not end, the next one finds it in Lease.saved."""
+    saved_number: _builtins.int
+    """Counts the checkpoints of this lease from 1. A checkpoint with a lower number than the last one
+    was held up on its way and is ignored. 0: it replaces any.
+    """
     @_builtins.property
     def lease(self) -> Global___LeaseRef: ...
     @_builtins.property
@@ -1000,10 +1009,11 @@ class JobNote(_message.Message):
         progress: _builtins.bytes | None = ...,
         lines: _abc.Iterable[_builtins.str] | None = ...,
         saved: _builtins.bytes | None = ...,
+        saved_number: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_progress", b"_progress", "_saved", b"_saved", "lease", b"lease", "progress", b"progress", "saved", b"saved"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_progress", b"_progress", "_saved", b"_saved", "lease", b"lease", "lines", b"lines", "progress", b"progress", "saved", b"saved"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_progress", b"_progress", "_saved", b"_saved", "lease", b"lease", "lines", b"lines", "progress", b"progress", "saved", b"saved", "saved_number", b"saved_number"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__progress: _TypeAlias = _typing.Literal["progress"]  # noqa: Y015
     _WhichOneofArgType__progress: _TypeAlias = _typing.Literal["_progress", b"_progress"]  # noqa: Y015

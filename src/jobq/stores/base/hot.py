@@ -113,7 +113,8 @@ class HotStore(Protocol):
         order, and renews none. Nothing is stored for a lost lease, and nothing goes into the event
         log. Listeners to the topic `noted` of a job get a signal.
 
-        A copy of a call that the network delivers after a newer one replaces the newer checkpoint.
+        A checkpoint never replaces one of the same lease with a higher `saved_number`, so a call
+        that the network delivers late, or twice, takes nothing back.
 
         Each step is stored under its name. Other steps of the job stay as they are, and a step of
         the same name is replaced, so a call can be repeated. Leases and `get` return the steps of

@@ -97,8 +97,6 @@ class Model:
     """The queue."""
 
     jobs: dict[str, ModelJob] = field(default_factory=dict)
-    removed: dict[str, int] = field(default_factory=dict)
-    """The last lives of jobs whose records are gone. A store may or may not remember them."""
     paused: bool = False
     _places: count[int] = field(default_factory=lambda: count(1))
 
@@ -261,7 +259,7 @@ class Model:
 
     def forget(self, id: str) -> None:
         """Drop the record of a job."""
-        self.removed[id] = self.jobs.pop(id).life
+        del self.jobs[id]
 
     def rerun(self, id: str, now_ms: int) -> bool:
         job = self.alive(id, now_ms)

@@ -119,7 +119,6 @@ class PlainQueue(RuleBasedStateMachine):
     def put(
         self, ids: list[str], delay: int, priority: int, ttl: int | None, max_stalls: int
     ) -> None:
-        gone = {id for id in ids if id in self.model.jobs and self.model.jobs[id].gone(self.now)}
         results = self.wait(
             self.desk.put(
                 *ids, delay_ms=delay, priority=priority, ttl_ms=ttl, max_stalls=max_stalls
@@ -131,10 +130,6 @@ class PlainQueue(RuleBasedStateMachine):
             )
             job = self.model.jobs[id]
             assert result.duplicate is not new
-            # A store may or may not remember the life of an id whose record is gone.
-            removed = self.model.removed.pop(id, None) if new else None
-            if new and (id in gone or (removed is not None and result.life == removed + 1)):
-                job.life = result.life
             assert (result.id, result.state, result.life) == (id, job.state, job.life)
 
     # ── workers ───────────────────────────────────────────────────────────────────────────────────

@@ -42,7 +42,12 @@ def keeps_id(tx: Tx, job: Job) -> bool:
     """Whether a new job with the id of this one is a duplicate.
 
     It is not if this one was cancelled, or if it has ended and its record has expired."""
-    return job.state != CANCELLED and not (job.state in ENDED and (job.at_ms or 0) <= tx.now)
+    return job.state != CANCELLED and not is_expired(tx, job)
+
+
+def is_expired(tx: Tx, job: Job) -> bool:
+    """Whether the job has ended and its record has expired: only upkeep still finds it."""
+    return job.state in ENDED and (job.at_ms or 0) <= tx.now
 
 
 def needed(tx: Tx, queue: QueueRow, specs: Sequence[JobSpec]) -> int:

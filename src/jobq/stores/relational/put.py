@@ -18,6 +18,7 @@ from jobq.core.limits import highest_cost
 from jobq.core.locks import on_held_lock
 from jobq.core.queues import with_defaults
 from jobq.core.records import JobKey, JobSpec, PutResult, QueueName
+from jobq.core.retention import next_life
 from jobq.core.states import Kind, State
 from jobq.stores.relational import bounds, ending, flows, locks, new_jobs, waiting
 from jobq.stores.relational.codes import DELAYED, WANTED
@@ -290,12 +291,12 @@ def place_for(tx: Tx, queue: QueueRow, id: str) -> tuple[Job | None, int]:
     if old is not None and not bounds.keeps_id(tx, old):
         old = tx.find(queue.qid, id)  # locked: it will be deleted
     if old is None:
-        return None, 0
+        return None, next_life(None)
     if bounds.keeps_id(tx, old):
         return old, old.life
     tx.lock_as_read(old)
     ending.forget(tx, old)
-    return None, old.life + 1
+    return None, next_life(old.life, expired=bounds.is_expired(tx, old))
 
 
 def _duplicate(queue: QueueRow, job: Job) -> PutResult:

@@ -81,6 +81,7 @@ class Job(msgspec.Struct, array_like=True):
     progress: bytes | None
     payload: bytes
     result: bytes | None
+    saved_place: Count  # the highest place of a checkpoint (core/outcomes.py)
     actor: str | None = None  # not stored: who gave the command under way, for its events
 
     @property

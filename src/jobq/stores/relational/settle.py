@@ -14,6 +14,7 @@ import msgspec
 from jobq.core.checks import check_steps
 from jobq.core.defaults import LOG_LINES
 from jobq.core.event_log import KIND_CODES, STATE_CODES, Item, with_meta
+from jobq.core.outcomes import MAX_CHECKPOINTS, is_late
 from jobq.core.outcomes import effect as effect_of
 from jobq.core.records import (
     AnyOutcome,
@@ -126,7 +127,8 @@ def _note(tx: Tx, item: Note) -> LeaseState:
     if item.steps:
         flag |= steps.FLAGS
     lease = item.lease
-    noted = (item.progress, item.saved, flag, pk, lease.id, lease.token, *lease.queue)
+    number = 0 if item.saved is None else max(0, min(item.saved_number, MAX_CHECKPOINTS))
+    noted = (item.progress, item.saved, number, flag, pk, lease.id, lease.token, *lease.queue)
     row = tx.execute(tx.sql.ties["note"], noted).fetchone()
     state = _lease_state(row)
     if row is None:
@@ -260,7 +262,8 @@ def _settle_one(tx: Tx, job: Job, outcome: AnyOutcome) -> None:
         unknown.defer(tx, queue, job, outcome.delay_ms)
         return
     if isinstance(outcome, SnoozeFor):
-        job.saved = outcome.saved
+        if not is_late(outcome.saved_number, attempt=job.attempt, newest=job.saved_place):
+            job.saved = outcome.saved
     elif isinstance(outcome, Hold):
         holds.put(tx, queue, outcome.delay_ms, job.key)
     if effect.state is State.DELAYED:

@@ -133,6 +133,7 @@ def _defaults(tx: SqliteTx, pk: int, qid: int, *, keyed: bool) -> dict[str, obje
         "attempt": 0,
         "failures": 0,
         "stalls": 0,
+        "saved_place": 0,
         "created_ms": tx.now,
         "due_ms": tx.now,
         "follows": 0,

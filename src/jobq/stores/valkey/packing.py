@@ -14,6 +14,7 @@ import msgspec
 from jobq.core.bounds import share
 from jobq.core.commands import AnyCommand, Cancel, Reprioritise, Reschedule, SendSignal, Update
 from jobq.core.defaults import LOG_LINES
+from jobq.core.outcomes import MAX_CHECKPOINTS
 from jobq.core.queues import JobDefaults, Limits, RateData, RetentionData, Window
 from jobq.core.records import (
     AnyOutcome,
@@ -58,6 +59,8 @@ def outcome(
         fields["delay"] = o.delay_ms
     if isinstance(o, SnoozeFor | Block) and o.saved is not None:
         fields["saved"], data = True, o.saved
+    if isinstance(o, SnoozeFor) and o.saved_number > 0:
+        fields["saved_number"] = min(o.saved_number, MAX_CHECKPOINTS)
     if isinstance(o, Block):
         if o.signal is not None:
             fields |= {"signal": o.signal, "seen": o.seen}
@@ -72,8 +75,9 @@ def note(n: Note, mark: str) -> list[Any]:
     """The arguments of a note. Its token ends with `mark` (see `places.Place`)."""
     lines = n.lines[-LOG_LINES:]
     token = n.lease.token.removesuffix(mark)
-    head = [n.lease.id, token, optional(n.progress), optional(n.saved), len(lines), len(n.steps)]
-    return [*head, *lines, *(part for step in n.steps for part in step)]
+    number = min(n.saved_number, MAX_CHECKPOINTS)
+    head = [n.lease.id, token, optional(n.progress), optional(n.saved), number]
+    return [*head, len(lines), len(n.steps), *lines, *(part for step in n.steps for part in step)]
 
 
 def _event_fields(failure: Failure) -> dict[str, str]:

@@ -9,7 +9,7 @@ from typing import Any
 
 from jobq.core.codec import get_codec
 from jobq.core.decide import policy_of
-from jobq.core.records import JobSpec, Lease, LeaseRef, PutResult, Steps
+from jobq.core.records import Checkpoint, JobSpec, Lease, LeaseRef, PutResult, Steps
 from jobq.core.steps import RecordedSteps
 from jobq.core.waits import Children, Inbox
 from jobq.executors.handlers import Callee
@@ -24,7 +24,8 @@ class RunInChild:
     unfinished: asyncio.Future[None] | None = None
     task: asyncio.Task[None] | None = None
     completing = False
-    checkpoint: bytes | None = None
+    checkpoint: Checkpoint | None = None
+    saves = 0  # counted as the worker counts them
     state: Any = None  # the value of the lifespan of this process
 
     def __init__(self, n: int, lease: Lease, handler: Callee, line: Line, now_ms: int) -> None:
@@ -101,9 +102,11 @@ class RunInChild:
 
         Raises LeaseLost if the lease is lost or the job has ended: nothing was stored.
         """
+        self.saves += saved is not None
+        number = self.saves
         await self._line.ask(self._n, KeepRequest(self._line.next(), saved, steps))
         if saved is not None:
-            self.checkpoint = saved
+            self.checkpoint = Checkpoint(saved, number)
 
     async def put_child(self, label: str, spec: JobSpec, url: str, *, note: bool) -> PutResult:
         """Let the worker enqueue a child job, whose queue is in the store at `url`."""

@@ -101,12 +101,21 @@ DELETE FROM logs WHERE pk = $1 AND n <= (SELECT max(n) FROM logs WHERE pk = $1) 
 -- name: lines_of: a job's log, oldest line first
 SELECT line FROM logs WHERE pk = $1 ORDER BY n;
 
--- name: note: store the progress and state that a running job reports
+-- name: note: store the progress and the checkpoint that a running job reports, unless a newer
+--   checkpoint is stored (copies core/outcomes.py: is_late)
 UPDATE jobs_hot
-SET progress = coalesce($1::bytea, progress), saved = coalesce($2::bytea, saved),
-    flags = flags | $3
-WHERE pk = $4 AND id = $5 AND state = 3 AND token = $6
-    AND qid = (SELECT qid FROM queues WHERE tenant = $7 AND name = $8) RETURNING flags, qid;
+SET progress = coalesce($1::bytea, progress),
+    saved = CASE
+        WHEN $3::bigint > 0 AND (attempt::bigint << 32 | $3::bigint) <= saved_place THEN saved
+        ELSE coalesce($2::bytea, saved)
+    END,
+    saved_place = CASE
+        WHEN $3::bigint > 0 THEN greatest(attempt::bigint << 32 | $3::bigint, saved_place)
+        ELSE saved_place
+    END,
+    flags = flags | $4
+WHERE pk = $5 AND id = $6 AND state = 3 AND token = $7
+    AND qid = (SELECT qid FROM queues WHERE tenant = $8 AND name = $9) RETURNING flags, qid;
 
 -- name: add_error: store a failed run
 INSERT INTO errors (pk, attempt, failure) VALUES ($1, $2, $3)

@@ -60,3 +60,6 @@ CREATE TABLE steps (
     data  BLOB NOT NULL,
     PRIMARY KEY (pk, name)
 ) WITHOUT ROWID;
+
+-- Which of a job's checkpoints `saved` is: core/outcomes.py, checkpoint_place.
+ALTER TABLE jobs ADD COLUMN saved_place INTEGER NOT NULL DEFAULT 0;

@@ -81,10 +81,14 @@ DELETE FROM logs WHERE pk = ?1 AND n <= (SELECT max(n) FROM logs WHERE pk = ?1) 
 -- name: lines_of: a job's log, oldest line first
 SELECT line FROM logs WHERE pk = ? ORDER BY n;
 
--- name: note: store the progress and state that a running job reports
-UPDATE jobs SET progress = ifnull(?, progress), saved = ifnull(?, saved), flags = flags | ?
-WHERE pk = ? AND id = ? AND state = 3 AND token = ?
-    AND qid = (SELECT qid FROM queues WHERE tenant = ? AND name = ?) RETURNING flags, qid;
+-- name: note: store the progress and the checkpoint that a running job reports, unless a newer
+--   checkpoint is stored (copies core/outcomes.py: is_late)
+UPDATE jobs SET progress = ifnull(?1, progress),
+    saved = iif(?3 > 0 AND (attempt << 32 | ?3) <= saved_place, saved, ifnull(?2, saved)),
+    saved_place = iif(?3 > 0, max(attempt << 32 | ?3, saved_place), saved_place),
+    flags = flags | ?4
+WHERE pk = ?5 AND id = ?6 AND state = 3 AND token = ?7
+    AND qid = (SELECT qid FROM queues WHERE tenant = ?8 AND name = ?9) RETURNING flags, qid;
 
 -- name: add_error: store a failed run
 INSERT OR REPLACE INTO errors (pk, attempt, failure) VALUES (?, ?, ?);

@@ -54,8 +54,8 @@ end
 -- life.
 function J.forget_life(cx, job)
   local x, gone = cx.prefix .. KEY.extras .. job.id, {
-    EXTRA.failure, EXTRA.progress, EXTRA.saved, EXTRA.why, EXTRA.who, EXTRA.signals, EXTRA.signal,
-    EXTRA.put_off,
+    EXTRA.failure, EXTRA.progress, EXTRA.saved, EXTRA.saved_place, EXTRA.why, EXTRA.who,
+    EXTRA.signals, EXTRA.signal, EXTRA.put_off,
   }
   for _, field in ipairs(call("HKEYS", x)) do
     local kind = field:sub(1, 2)

@@ -139,12 +139,13 @@ local function activate(cx, claim, entries, orders, key_rates)
     local rec, run, id = recs[i], runs[i], ids[i]
     local order = orders[i]
     if not rec then
-      call("HDEL", prefix .. KEY.next_lives, id)
+      J.entry_gone(cx, id)
     elseif claim.over then
       local job = J.read(id, rec, run)
-      if job.broken then
-        start_one(cx, claim, entries[i], id, rec, run)
-      elseif not job.finished then
+      if job.broken then start_one(cx, claim, entries[i], id, rec, run) end
+      if job.broken or job.finished then
+        J.entry_gone(cx, id)
+      else
         J.push_front(cx, (J.list_of(cx, job)), J.options(job).priority or 0, entries[i],
           order or batch * 65536 + i)
       end
@@ -180,9 +181,10 @@ local function activate(cx, claim, entries, orders, key_rates)
           runs = J.hmget(prefix .. KEY.runs, ids)
           run = runs[i]
         end
-        local rate = key_rates and key_rates[i]
-        taken[i] = start_one(cx, claim, entries[i], id, rec, run, order or batch * 65536 + i, rate)
-          == "started"
+        local rate, place = key_rates and key_rates[i], order or batch * 65536 + i
+        local what = start_one(cx, claim, entries[i], id, rec, run, place, rate)
+        taken[i] = what == "started"
+        if not what then J.entry_gone(cx, id) end
       end
     end
   end

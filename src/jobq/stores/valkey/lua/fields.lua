@@ -78,7 +78,7 @@ RUN_FLAG.cancel = 2 -- it was asked to stop
 RUN_FLAG.extras = 4 -- it has extras (KEY.extras)
 RUN_FLAG.awaited = 8 -- jobs wait for its end
 RUN_FLAG.watched = 16 -- listeners wait for its end, or for what its run stores
-RUN_FLAG.left_entry = 32 -- it left an entry in the waiting list
+RUN_FLAG.left_entry = 32 -- it left an entry in the waiting list: written by older versions
 RUN_FLAG.last_chance = 64 -- its next stall would fail it
 
 -- A failed run (KEY.failed_runs): attempt I4, time I6, #worker I2, worker, failure as MessagePack.
@@ -95,6 +95,7 @@ FAILED_RUN.short_failure_at = 11
 -- Fields of a job's extras (KEY.extras). A lease comes with all of them.
 EXTRA.failure = "failure" -- why it failed (FAILED_RUN.short, failure); "": see its last failed run
 EXTRA.saved = "saved" -- the job's checkpoint
+EXTRA.saved_place = "saved_place" -- "<attempt>.<number>" of the newest checkpoint that has a number
 EXTRA.progress = "progress"
 EXTRA.edges = "edges" -- how many children the job has ever waited for
 EXTRA.open = "open" -- how many of them have not ended

@@ -15,7 +15,7 @@ KEY.extras = "x:" -- <id>: hash of what few jobs have (see EXTRA in fields.lua)
 KEY.failed_runs = "er:" -- <id>: list of the job's last failed runs, oldest first
 KEY.log_lines = "n:" -- <id>: list of the job's last log lines
 KEY.alias = "al:" -- <id>: string, the id of the job whose unique lock kept this job out; for a day
-KEY.next_lives = "tb" -- hash, id → the life its next job begins with: a removed job left an entry
+KEY.left = "tb" -- hash, id → "<count>.<ticket>": entries that its jobs left (see waiting.lua)
 
 -- Jobs by state. Scores are milliseconds
 KEY.delayed = "d" -- sorted set of ids by due time; fractions keep the order within one ms

@@ -45,30 +45,43 @@ local function set_extras(prefix, id, run, fields)
   end
 end
 
+-- Whether a checkpoint of a lease is stored already, or was held up until a newer one was. `number`
+-- is 0 if its worker does not count. Copies core/outcomes.py: is_late.
+function J.is_late(prefix, id, attempt, number)
+  if number <= 0 then return false end
+  local newest = call("HGET", prefix .. KEY.extras .. id, EXTRA.saved_place) or "0.0"
+  local last_attempt, last = newest:match("^(%d+)%.(%d+)$")
+  return tonumber(last_attempt) == attempt and number <= tonumber(last)
+end
+
 -- note: store progress, checkpoints, log lines and steps of running jobs.
 -- KEYS prefix
 -- ARGS per note: id, token, progress and checkpoint ("" for none, else "\1" and its bytes), number
---   of log lines, number of steps, line, …, then per step: its name and what it has recorded
+--   of the checkpoint, number of log lines, number of steps, line, …, then per step: its name and
+--   what it has recorded
 -- RETURNS a letter per note (see lease_state)
 function J.note(keys, args)
   local prefix, i, answers = keys[1], 1, {}
   while i <= #args do
-    local id, token, progress, saved, n, steps = unpack(args, i, i + 5)
-    n, steps = tonumber(n), tonumber(steps)
-    local step_at, after = i + 6 + n, i + 6 + n + 2 * steps
+    local id, token, progress, saved, number, n, steps = unpack(args, i, i + 6)
+    number, n, steps = tonumber(number), tonumber(n), tonumber(steps)
+    local step_at, after = i + 7 + n, i + 7 + n + 2 * steps
     local run, fields = call("HGET", prefix .. KEY.runs, id), {}
     local state = lease_state(run, token)
     if state ~= "l" then
+      local attempt = sunpack(RUN.counts, run)
       if progress ~= "" then fields[1], fields[2] = EXTRA.progress, progress:sub(2) end
-      if saved ~= "" then
+      if saved ~= "" and not J.is_late(prefix, id, attempt, number) then
         fields[#fields + 1], fields[#fields + 2] = EXTRA.saved, saved:sub(2)
+        fields[#fields + 1] = number > 0 and EXTRA.saved_place or nil
+        fields[#fields + 1] = number > 0 and J.whole(attempt) .. "." .. J.whole(number) or nil
       end
       for k = step_at, after - 1, 2 do
         fields[#fields + 1], fields[#fields + 2] = EXTRA.step .. args[k], args[k + 1]
       end
       set_extras(prefix, id, run, fields)
       if n > 0 then
-        call("RPUSH", prefix .. KEY.log_lines .. id, unpack(args, i + 6, i + 5 + n))
+        call("RPUSH", prefix .. KEY.log_lines .. id, unpack(args, i + 7, i + 6 + n))
         call("LTRIM", prefix .. KEY.log_lines .. id, -LINES, -1)
       end
       if J.has(run:byte(RUN.flags_at), RUN_FLAG.watched) then

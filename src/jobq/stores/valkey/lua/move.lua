@@ -19,8 +19,7 @@ local function leave(cx, job)
     call("ZREM", prefix .. KEY.block_timeouts, job.id)
   else
     J.count_waiting(cx, -1)
-    job.ticket = (job.ticket + 1) % 65536 -- makes its entry in the waiting list stale
-    job.rflags = J.with(job.rflags, RUN_FLAG.left_entry)
+    J.leave_entry(cx, job)
   end
 end
 
@@ -182,12 +181,11 @@ function J.after_end(cx, job, failure)
   if opts.schedule then J.schedule_ended(cx, opts.schedule) end
 end
 
--- Remove an ended job. If it has left an entry in the waiting list, the next life of its id is
--- stored, so the entry stays stale for the next job of that id.
+-- Remove an ended job.
 function J.purge(cx, job)
   J.unlist_ended(cx, job)
   if J.has(job.rflags, RUN_FLAG.left_entry) then
-    call("HSET", cx.prefix .. KEY.next_lives, job.id, job.life + 1)
+    call("HSETNX", cx.prefix .. KEY.left, job.id, J.LEFT_BEFORE)
   end
   call("UNLINK", cx.prefix .. KEY.job .. job.id, cx.prefix .. KEY.extras .. job.id,
     cx.prefix .. KEY.log_lines .. job.id, cx.prefix .. KEY.failed_runs .. job.id)

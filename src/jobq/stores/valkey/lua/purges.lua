@@ -31,9 +31,8 @@ local function drop_waiting(cx, limit, drop)
       if job and job.state == STATE.waiting and job.life == life and job.ticket == ticket then
         drop(job)
         n = n + 1
-      elseif not job then
-        call("HDEL", cx.prefix .. KEY.next_lives, id)
       end
+      J.entry_gone(cx, id)
     end
   end
   return n, true
@@ -120,7 +119,7 @@ local OTHER_KEYS = {
   KEY.keys_ready, KEY.keys_active, KEY.keys_waiting, KEY.keys_skipped, KEY.key_limits,
   KEY.own_ttl_ends, KEY.locks, KEY.lock_ends, KEY.sleepers, KEY.sleeper_slots, KEY.deputies,
   KEY.schedule_specs, KEY.schedule_states, KEY.schedules_due, KEY.schedule_ids,
-  KEY.next_lives, KEY.flows, KEY.flow_places, KEY.keys_held, KEY.keys_held_for,
+  KEY.left, KEY.flows, KEY.flow_places, KEY.keys_held, KEY.keys_held_for,
 }
 -- Settings that stay, because the event log stays and its ids must not repeat.
 local KEPT_SETTINGS = { tag = true, gone = true, gone_to = true, gone_in = true, told = true }

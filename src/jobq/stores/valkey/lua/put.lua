@@ -116,10 +116,10 @@ local function enqueue_all(cx, b)
   J.add(cx, "accepted", b.n + b.others)
 end
 
--- Whether a removed job of one of these ids has left an entry in the waiting list.
+-- Whether a job of one of these ids has left an entry in a waiting list.
 function J.any_left_entry(cx, ids)
-  for _, life in ipairs(J.hmget(cx.prefix .. KEY.next_lives, ids)) do
-    if life then return true end
+  for _, left in ipairs(J.hmget(cx.prefix .. KEY.left, ids)) do
+    if left then return true end
   end
   return false
 end
@@ -179,18 +179,14 @@ local function put_together(cx, args, first, last)
 end
 
 -- RETURNS the job under an id if it makes a new one a duplicate; or nil, and the life of the new
---   job
+--   job: 0 if there is no record of the id. Copies core/retention.py: next_life
 function J.in_the_way(cx, id)
   local old = J.load(cx, id)
-  if not old then
-    local life = call("HGET", cx.prefix .. KEY.next_lives, id)
-    return nil, tonumber(life or 0)
-  end
-  if old.finished and (old.state == STATE.cancelled or J.past_keeping(cx, old)) then
-    J.purge(cx, old)
-    return nil, old.life + 1
-  end
-  return old
+  if not old then return nil, 0 end
+  local expired = old.finished and J.past_keeping(cx, old)
+  if not expired and old.state ~= STATE.cancelled then return old end
+  J.purge(cx, old)
+  return nil, expired and 0 or old.life + 1
 end
 
 -- Store a new job in its first state. `blocked`: it waits for others.
@@ -198,8 +194,12 @@ function J.create(cx, id, body, life, blocked)
   local job = J.read(id, cx.now6 .. body)
   local opts = J.options(job)
   local due = J.due(cx, opts)
-  job.life = life
+  job.life, job.ticket = life, J.first_ticket(cx, id)
   if due > cx.now and not blocked then job.due, job.first_due = due, due end
+  if job.ticket > 0 then -- only the run has it, so the record must not look like that of a new job
+    job.first_due = job.due
+    J.save_run(cx, job)
+  end
   J.renew(job)
   J.write(cx, job)
   if blocked then
@@ -326,7 +326,7 @@ function J.put(keys, args)
   local first, last = 7, 6 + 2 * count
   J.fix_mode(cx, args[first + 1])
   local answers = {}
-  local any_left = call("EXISTS", cx.prefix .. KEY.next_lives) == 1
+  local any_left = call("EXISTS", cx.prefix .. KEY.left) == 1
   local edges = {}
   for k = last + 1, #args, 2 do edges[tonumber(args[k])] = munpack(args[k + 1]) end
   local room = J.room(cx)

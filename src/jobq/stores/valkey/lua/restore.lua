@@ -22,6 +22,7 @@ local function restore_one(cx, id, body, was, failure, runs, steps)
   local job = J.read(id, cx.now6 .. body)
   local due = past(cx, was.due)
   job.life, job.created, job.first_due = life, past(cx, was.created), due
+  job.ticket = J.first_ticket(cx, id)
   job.attempt, job.failures, job.stalls = was.attempt, was.failures, was.stalls_before
   J.renew(job)
   job.due, job.state = due, STATE.blocked

@@ -22,6 +22,7 @@ end
 -- the checkpoint.
 local BESIDES = {
   snooze = function(cx, job, o, data)
+    if J.is_late(cx.prefix, job.id, job.attempt, o.saved_number or 0) then return end
     if o.saved then
       J.extra(cx, job, EXTRA.saved, data)
     elseif J.has(job.rflags, RUN_FLAG.extras) then

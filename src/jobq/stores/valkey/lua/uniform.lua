@@ -26,7 +26,7 @@ function J.put_uniform(keys, args)
   if wrong then return wrong end
   J.fix_mode(cx, head)
   local job, start, answers, id_at, at = cx.prefix .. KEY.job, cx.now6 .. head, {}, 1, 1
-  local any_left = call("EXISTS", cx.prefix .. KEY.next_lives) == 1
+  local any_left = call("EXISTS", cx.prefix .. KEY.left) == 1
   count = tonumber(count)
   local room = J.room(cx)
   if room and room >= count then room = nil end -- all of them fit

@@ -113,7 +113,7 @@ local function purge_from(cx, set, ids)
       table.insert(by_state[state], id)
       local rflags = rec:byte(ENDED.run_flags_at) or 0 -- none: the record cannot be read
       if J.has(rflags, RUN_FLAG.left_entry) then
-        call("HSET", prefix .. KEY.next_lives, id, J.read(id, rec).life + 1)
+        call("HSETNX", prefix .. KEY.left, id, J.LEFT_BEFORE)
       end
       gone[#gone + 1] = names[i]
       gone[#gone + 1] = prefix .. KEY.extras .. id

@@ -4,8 +4,43 @@
 -- had, and lifo jobs. KEY.priorities holds the priorities above 0 that have entries.
 --
 -- An entry is the job's id, with its life and ticket unless both are 0. A job that leaves the
--- waiting list leaves its entry there, because removing it would scan the list. Life and ticket
--- show that such an entry is stale when it is popped.
+-- waiting list leaves its entry there, because removing it would scan the list. The ticket shows
+-- that such an entry is stale when it is popped: no two entries of an id have the same, whatever
+-- becomes of the job. (The life does so for entries of older versions.) KEY.left counts the stale
+-- entries of an id, and has a ticket that none of them has. While there are any, a new job of the
+-- id takes that ticket, even if the record of the job that left them is gone.
+local MAX_TICKET = 65535
+-- Older versions stored a number here, and RUN_FLAG.left_entry: some entries, with low tickets.
+J.LEFT_BEFORE = "1.32768"
+
+-- RETURNS how many entries the jobs of an id have left, and a ticket that none of them has
+local function left(cx, id)
+  local found = call("HGET", cx.prefix .. KEY.left, id)
+  if not found then return 0, 0 end
+  local n, ticket = (found:find(".", 1, true) and found or J.LEFT_BEFORE):match("^(%d+)%.(%d+)$")
+  return tonumber(n), tonumber(ticket)
+end
+
+-- The ticket of a new job.
+function J.first_ticket(cx, id) return (select(2, left(cx, id))) end
+
+-- A job leaves the waiting list, and its entry becomes stale. The caller saves the run, which holds
+-- the job's ticket.
+function J.leave_entry(cx, job)
+  local n, ticket = left(cx, job.id)
+  job.ticket = math.max(job.ticket, ticket) % MAX_TICKET + 1
+  call("HSET", cx.prefix .. KEY.left, job.id, J.whole(n + 1) .. "." .. J.whole(job.ticket))
+end
+
+-- A stale entry of an id was popped.
+function J.entry_gone(cx, id)
+  local n, ticket = left(cx, id)
+  if n > 1 then
+    call("HSET", cx.prefix .. KEY.left, id, J.whole(n - 1) .. "." .. J.whole(ticket))
+  elseif n == 1 then
+    call("HDEL", cx.prefix .. KEY.left, id)
+  end
+end
 
 -- The waiting list of a job. RETURNS its key, and the job's key in a keyed queue
 function J.list_of(cx, job)
