@@ -67,11 +67,14 @@ class ProcessExecutor:
             child = await self._free_child(run, handler, group)
         try:
             begin()
+            self._at[run] = child
+            address = self._address(handler, run.lease.queue.queue)
+            max_payload: int | None = getattr(handler, "max_payload", None)
+            ended = child.start(run, address, run.now_ms, max_payload)
         except BaseException:
             self._pool.give_back(child)
             raise
-        self._at[run] = child
-        return await child.start(run, self._address(handler, run.lease.queue.queue), run.now_ms)
+        return await ended
 
     async def _free_child(self, run: Running, handler: Callee, group: Group) -> Child:
         self._pool.expect(group, self._address(handler, run.lease.queue.queue))
@@ -111,7 +114,7 @@ def _explained(ended: Ended, permissions: Permissions | None, task: str) -> Ende
     """Say so if a process died because of its permissions."""
     if isinstance(ended, Died) and permissions is not None and ended.status < 0:
         denied = explain_signal(-ended.status, permissions, task)
-        if denied is not None and not ended.killed:
+        if denied is not None and not ended.killed and ended.why is None:
             return Died(ended.status, why=f"{type(denied).__name__}: {denied}")
     return ended
 
