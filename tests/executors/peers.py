@@ -219,6 +219,7 @@ async def played(
     monkeypatch: pytest.MonkeyPatch,
     hostile: Script,
     *,
+    innocent: Script = echo,
     on_start: Callable[[Peer], None] = lambda peer: None,
     timeout: float | None = None,
     grace: float = 0.05,
@@ -237,16 +238,16 @@ async def played(
     class Played(PlayedChild):
         pass
 
-    Played.scripts = {"innocent": echo, "hostile": hostile}
+    Played.scripts = {"innocent": innocent, "hostile": hostile}
     Played.on_start = staticmethod(started)
     monkeypatch.setattr(pool_module, "Child", Played)
     queue = Queue("line", f"memory://{uuid4().hex}")
 
     def run(argument: Any) -> Any: ...
 
-    innocent = queue.task(run, name="innocent", executor="process", retry=Retry(0))
-    other = queue.task(
+    good = queue.task(run, name="innocent", executor="process", retry=Retry(0))
+    bad = queue.task(
         run, name="hostile", executor="process", retry=Retry(0), timeout=timeout, grace=grace
     )
     async with queue, Worker(queue, **{"pool": 2, "concurrency": 4, **options}) as worker:
-        yield Line(queue, worker, peers, innocent, other)
+        yield Line(queue, worker, peers, good, bad)

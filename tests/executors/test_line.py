@@ -7,13 +7,16 @@ child is replaced, and no other job notices.
 from __future__ import annotations
 
 import asyncio
+import base64
 import os
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
 from typing import Any, get_args
+from uuid import uuid4
 
 import pytest
 
-from jobq import JobFailed, State
+from jobq import JobFailed, State, Worker
 from jobq.core.checks import MAX_STEPS_BYTES
 from jobq.core.defaults import LOG_LINE
 from jobq.core.failures import MAX_MESSAGE, MAX_TRACEBACK, MAX_TYPE
@@ -54,6 +57,7 @@ from jobq.executors.pool.messages import (
 )
 from jobq.executors.pool.messages import State as ChildState
 from jobq.executors.pool.shared import Shared, SharedFile
+from tests.executors.apps import hostile
 from tests.executors.peers import Line, Peer, completed, played
 from tests.waiting import until
 
@@ -533,5 +537,80 @@ def test_what_a_child_counts_is_read_without_mapping_its_memory() -> None:
     numbers.ask(4)
     assert (numbers.has_begun(3), numbers.has_begun(4), child.asked) == (True, False, 4)
     os.ftruncate(numbers.descriptor, 0)
-    assert numbers.has_begun(3)  # not known: it is not run again
+    assert not numbers.has_begun(3)
     numbers.close()
+
+
+# ── real processes ──
+
+
+@pytest.fixture
+async def real() -> AsyncIterator[Worker]:
+    """A worker with children that are processes."""
+    url = f"memory://{uuid4().hex}"
+    for one in (hostile.queue, hostile.large):
+        one._context.connection.move(url)
+    async with hostile.queue, hostile.large, Worker(hostile.queue, pool=2) as worker:
+        yield worker
+    for one in (hostile.queue, hostile.large):
+        await one._context.connection.move_back()
+
+
+async def _all_is_well(worker: Worker) -> None:
+    jobs = [await hostile.innocent.enqueue(n) for n in range(6)]
+    assert [await job.result(timeout=30) for job in jobs] == list(range(6))
+    assert {(await job.info()).attempt for job in jobs} == {1}
+    slots = worker._slots
+    await until(lambda: slots is not None and slots.free == slots.total, "all slots to be free")
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        (frame(Ready()), "it sent Ready while it runs a job"),
+        (BAD["arrays in arrays"], "it sent what is no message"),
+        (b"\0\0", "was killed: it sent"),  # the length of the next message is wrong
+    ],
+)
+async def test_a_handler_that_writes_to_the_line_fails_its_job_only(
+    real: Worker, data: bytes, words: str
+) -> None:
+    with pytest.raises(JobFailed, match=words):
+        await hostile.writes.options(call_timeout=30).call(base64.b64encode(data).decode())
+    await _all_is_well(real)
+
+
+async def test_a_handler_that_truncates_the_shared_memory_does_not_kill_its_worker(
+    real: Worker,
+) -> None:
+    with pytest.raises(JobFailed, match="ended with exit code 3"):
+        await hostile.truncates_and_dies.options(call_timeout=60).call()
+    await _all_is_well(real)
+
+
+async def test_a_process_that_outlives_its_child_does_not_keep_the_worker_busy(
+    real: Worker, tmp_path: Path
+) -> None:
+    with pytest.raises(JobFailed, match=r"exit code 3|without waiting for replies"):
+        await hostile.leaves_a_flood.options(call_timeout=30).call(str(tmp_path / "begun"))
+    await _all_is_well(real)
+
+
+async def test_a_process_that_closes_the_line_does_not_keep_its_slot(real: Worker) -> None:
+    with pytest.raises(JobFailed, match=r"closed the line|did not end within"):
+        await hostile.closes_the_line_and_waits.options(call_timeout=30).call()
+    await _all_is_well(real)
+
+
+async def test_a_handler_may_ask_for_more_at_once_than_the_line_takes(real: Worker) -> None:
+    job = await hostile.asks_much_at_once.enqueue(10 * WINDOW)
+    assert await job.result(timeout=60) == 10 * WINDOW
+    assert sorted(await job.logs()) == sorted(f"line {n}" for n in range(10 * WINDOW))
+
+
+async def test_a_child_job_that_does_not_fit_the_line_is_refused_in_the_handler(
+    real: Worker,
+) -> None:
+    words = await hostile.adds_a_child_that_is_too_large.options(call_timeout=60).call()
+    assert words.startswith("PayloadTooLarge: a message of the job to its worker takes 16,7")
+    await _all_is_well(real)

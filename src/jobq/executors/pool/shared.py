@@ -47,9 +47,8 @@ class SharedFile:
         self.descriptor = _make()
 
     def has_begun(self, job: int) -> bool:
-        """Whether the child has begun this job."""
-        data = os.pread(self.descriptor, _NUMBER.size, _BEGUN)
-        return len(data) < _NUMBER.size or _NUMBER.unpack(data)[0] == job
+        """Whether the child has begun this job, as far as it says so."""
+        return os.pread(self.descriptor, _NUMBER.size, _BEGUN) == _NUMBER.pack(job)
 
     def ask(self, job: int) -> None:
         """Tell that this job is asked to stop."""
