@@ -457,6 +457,25 @@ async def test_a_job_whose_child_drips_or_never_reads_ends_with_its_timeout(
         await still_works(line)
 
 
+async def test_a_child_that_denies_to_have_begun_its_job_does_not_get_its_timeout_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Another child gets a job that was not begun. So the job would run five times as long."""
+    starts: list[Start] = []
+
+    def hostile(peer: Peer, start: Start) -> None:
+        starts.append(start)
+        os.pwrite(peer.child._shared.descriptor, bytes(8), 0)
+        asyncio.get_running_loop().call_later(0.3, peer.die, 1)
+
+    async with played(monkeypatch, hostile, timeout=0.4, grace=0.05) as line:
+        info = await (await line.hostile.enqueue(1)).wait(timeout=20)
+        assert info.failure is not None
+        assert info.failure.reason == "timeout"
+        assert len(starts) == 2
+        await still_works(line)
+
+
 async def test_a_child_that_prints_without_a_job_does_not_fill_the_log(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

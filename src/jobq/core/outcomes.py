@@ -134,6 +134,8 @@ def check_outcome(outcome: AnyOutcome, *, max_payload: int | None = None) -> Non
     data = getattr(outcome, "result", None) or getattr(outcome, "saved", None)
     if data is not None and max_payload is not None and len(data) > max_payload:
         check_payload(data, max_payload, "what the run ended with takes")
+    if text := getattr(outcome, "text", ""):
+        check_int(len(text), "the length of text", high=MAX_MESSAGE)
     failure = getattr(outcome, "failure", None)
     if failure is not None:
         _check_failure(failure)

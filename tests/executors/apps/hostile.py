@@ -11,6 +11,7 @@ from typing import Any
 from jobq import Queue, Retry, current_job
 from jobq.executors.pool.messages import NoteRequest, frame
 from jobq.executors.running import running
+from tests.fuzz.sequences import Fuzzer
 from tests.waiting import blocks
 
 queue = Queue("hostile", "memory://hostile")
@@ -97,3 +98,14 @@ async def adds_a_child_that_is_too_large() -> str:
     except Exception as error:
         return f"{type(error).__name__}: {error}"
     return "accepted"
+
+
+@queue.task(executor="process", retry=Retry(0), timeout=2, grace=0.5)
+def sends_a_sequence(seed: int) -> str:
+    """A mutated sequence, and then what every process sends when its job has ended."""
+    run: Any = running.get()
+    fuzzer, line = Fuzzer(seed), _line()
+    fuzzer.tokens.append((run.lease.queue, "another", "token"))
+    for piece in fuzzer.sequence(run.lease, "memory://hostile"):
+        os.write(line, piece)
+    return "as if nothing had happened"
