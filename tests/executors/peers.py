@@ -176,7 +176,8 @@ class _Process:
 def completed(start: Start, result: bytes = b"null") -> Done:
     """The end of a job that has returned."""
     lease = start.lease
-    return Done(Complete(queue=lease.queue, id=lease.id, token=lease.token, result=result))
+    outcome = Complete(queue=lease.queue, id=lease.id, token=lease.token, result=result)
+    return Done(start.n, outcome)
 
 
 def echo(peer: Peer, start: Start) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import os
+import sys
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any, get_args
@@ -58,7 +59,7 @@ from jobq.executors.pool.messages import (
 from jobq.executors.pool.messages import State as ChildState
 from jobq.executors.pool.shared import Shared, SharedFile
 from tests.executors.apps import hostile
-from tests.executors.peers import Line, Peer, completed, played
+from tests.executors.peers import Line, Peer, completed, echo, played
 from tests.waiting import until
 
 KINDS: tuple[type[FromChild], ...] = get_args(FromChild)
@@ -79,6 +80,8 @@ def message(kind: type[FromChild], start: Start | None) -> FromChild:
         return KeepRequest(1, b"1", (("step", b"x"),))
     if kind is AddRequest:
         return AddRequest(1, "0", spec(), "memory://nowhere")
+    if kind is Stopped:
+        return Stopped(0 if start is None else start.n)
     return kind()  # type: ignore[call-arg]
 
 
@@ -306,7 +309,7 @@ async def test_an_end_that_no_run_of_the_job_can_have_is_none(
 ) -> None:
     def hostile(peer: Peer, start: Start) -> None:
         lease = start.lease
-        peer.say(Done(made({"queue": lease.queue, "id": lease.id, "token": lease.token})))
+        peer.say(Done(start.n, made({"queue": lease.queue, "id": lease.id, "token": lease.token})))
 
     async with played(monkeypatch, hostile) as line:
         with pytest.raises(JobFailed, match=r"was killed: it sent (the end of another job|an end)"):
@@ -333,6 +336,27 @@ async def test_a_child_cannot_end_a_job_that_another_one_runs(
         assert (await first.info()).state is State.ACTIVE
         running[0][0].say(completed(running[0][1], b'"own"'))
         assert await first.result(timeout=20) == "own"
+
+
+async def test_a_forged_end_before_the_real_one_does_not_harm_the_next_job(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The process sends the real end when its next job has been sent, and even has begun."""
+    ended: list[Start] = []
+
+    def hostile(peer: Peer, start: Start) -> None:
+        ended.append(start)
+        peer.say(completed(start))
+
+    def innocent(peer: Peer, start: Start) -> None:
+        for one in ended:
+            peer.say(completed(one, b'"late"'), Stopped(one.n))
+        echo(peer, start)
+
+    async with played(monkeypatch, hostile, innocent=innocent, pool=1) as line:
+        assert await (await line.hostile.enqueue(1)).result(timeout=20) is None
+        await still_works(line)
+        assert len(line.peers) == 1
 
 
 WRONG_CHILDREN: dict[str, tuple[dict[str, Any], str]] = {
@@ -422,7 +446,8 @@ async def test_a_child_that_closes_the_line_and_lives_on_is_killed(
 async def test_what_was_sent_before_a_job_was_is_not_about_that_job(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The event loop learns in one step that a child has sent something, and that a job waits."""
+    """The event loop learns in one step that a child has sent something, and that a job waits. When
+    it reads what was sent, the child has begun the job."""
     async with played(monkeypatch, lambda peer, start: None, pool=1) as line:
         peer = line.peers[0]
         take = line.pool.take
@@ -430,6 +455,7 @@ async def test_what_was_sent_before_a_job_was_is_not_about_that_job(
         def sends_first(group: Any) -> Any:
             if peer.start is None and not peer.dead:
                 peer.say(Ready())
+                os.pwrite(peer.child._shared.descriptor, (1).to_bytes(8, sys.byteorder), 0)
             return take(group)
 
         monkeypatch.setattr(line.pool, "take", sends_first)
@@ -524,10 +550,10 @@ def _largest() -> dict[str, FromChild]:
     meta = {"n": "x" * 4000}
     label = "%25" * MAX_ID_LENGTH
     return {
-        "result": Done(Complete(**ref, result=payload)),
-        "failure": Done(Fail(**ref, failure=failure)),
-        "wait": Done(Block(**ref, after=edges, saved=payload)),
-        "release": Done(Release(**ref)),
+        "result": Done(1, Complete(**ref, result=payload)),
+        "failure": Done(1, Fail(**ref, failure=failure)),
+        "wait": Done(1, Block(**ref, after=edges, saved=payload)),
+        "release": Done(1, Release(**ref)),
         "progress": NoteRequest(2**63, payload, ("\U0001f600" * LOG_LINE,)),
         "saved": KeepRequest(2**63, payload, (("s", b"x" * MAX_STEPS_BYTES),)),
         "child": AddRequest(

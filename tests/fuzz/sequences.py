@@ -66,8 +66,9 @@ class Fuzzer:
         self.made: Counter[str] = Counter()
         self.tokens: list[tuple[QueueName, str, str]] = []  # of jobs that run or ran
 
-    def sequence(self, lease: Lease, url: str) -> list[bytes]:
-        """What the child sends for one job: pieces, each written at once."""
+    def sequence(self, n: int, lease: Lease, url: str) -> list[bytes]:
+        """What the child sends for its n-th job: pieces, each written at once."""
+        self._n = n
         pick = self.random
         bodies = [encode(each) for each in self._legal(lease, url)]
         frames = [len(body).to_bytes(4, "big") + body for body in bodies]
@@ -86,7 +87,7 @@ class Fuzzer:
         for n in range(self.random.choice((0, 0, 1, 2, 5))):
             yield self._request(n, lease, url)
         if self.random.random() < 0.9:
-            yield Done(self._outcome(lease))
+            yield Done(self._n, self._outcome(lease))
 
     def _request(self, n: int, lease: Lease, url: str) -> Any:
         pick = self.random
@@ -152,7 +153,9 @@ class Fuzzer:
 
         def forged(frames: list[bytes]) -> list[bytes]:
             queue, id, token = pick.choice(self.tokens)
-            return put(frames, framed(encode(Done(Complete(queue=queue, id=id, token=token)))))
+            return put(
+                frames, framed(encode(Done(self._n, Complete(queue=queue, id=id, token=token))))
+            )
 
         def foreign(frames: list[bytes]) -> list[bytes]:
             """A message of another state, or a child that belongs to somebody else."""
@@ -166,9 +169,9 @@ class Fuzzer:
             made: tuple[Any, ...] = (
                 Ready(),
                 Unready("no"),
-                Stopped(),
-                Done(Release(queue=queue, id=id, token="no")),
-                Done(Hold(queue=queue, id=id, token="no", delay_ms=5)),
+                Stopped(self._n + pick.choice((-1, 0, 1))),
+                Done(pick.choice(NUMBERS), Release(queue=queue, id=id, token="no")),
+                Done(self._n, Hold(queue=queue, id=id, token="no", delay_ms=5)),
                 AddRequest(9, pick.choice(TEXTS), spec, pick.choice((url, *TEXTS))),
             )
             return put(frames, framed(encode(pick.choice(made))))

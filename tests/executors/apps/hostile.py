@@ -106,6 +106,6 @@ def sends_a_sequence(seed: int) -> str:
     run: Any = running.get()
     fuzzer, line = Fuzzer(seed), _line()
     fuzzer.tokens.append((run.lease.queue, "another", "token"))
-    for piece in fuzzer.sequence(run.lease, "memory://hostile"):
+    for piece in fuzzer.sequence(run._n, run.lease, "memory://hostile"):
         os.write(line, piece)
     return "as if nothing had happened"

@@ -295,6 +295,8 @@ class Child:
             raise Incoherent(f"something while it {self.state.value}")
 
     def _received(self, message: FromChild) -> None:
+        if isinstance(message, (Done, Stopped)) and self.run is not None and message.n < self.jobs:
+            return  # see LEGAL
         kind = type(message)
         after = LEGAL[self.state].get(kind)
         if after is None:
@@ -317,6 +319,8 @@ class Child:
     def _reported(self, message: Done | Stopped) -> Ended:
         """How its job has ended. Incoherent if no run of this job can end like that."""
         self.memory, self.used_up = message.memory, message.last
+        if message.n > self.jobs:
+            raise Incoherent("the end of another job")
         if isinstance(message, Stopped):
             return Interrupted()
         assert self.run is not None

@@ -89,16 +89,18 @@ class Unready(msgspec.Struct, frozen=True, array_like=True, tag=11):
 
 
 class Done(msgspec.Struct, frozen=True, array_like=True, tag=12):
-    """The job has ended like this. `memory` is in bytes, if it was to be measured."""
+    """The n-th job has ended like this. `memory` is in bytes, if it was to be measured."""
 
+    n: int
     outcome: AnyOutcome
     memory: int = 0
     last: bool = False  # the child cannot run another job
 
 
 class Stopped(msgspec.Struct, frozen=True, array_like=True, tag=13):
-    """The job has ended because it was asked to: the worker knows why."""
+    """The n-th job has ended because it was asked to: the worker knows why."""
 
+    n: int
     memory: int = 0
     last: bool = False
 
@@ -170,7 +172,8 @@ LEGAL: Mapping[State, Mapping[type[FromChild], State]] = {
 
 The worker changes the state when it sends a job (IDLE → BUSY), when it asks the job to stop (BUSY →
 ASKED), and when it lets the child end (IDLE → ENDING). Every other message, and everything that is
-no message, leads to BROKEN.
+no message, leads to BROKEN. Only the end of an earlier job is ignored while a job runs: its handler
+has sent an end in the name of its process before, and the job that runs now is not to blame.
 """
 
 # ── frames ────────────────────────────────────────────────────────────────────────────────────────

@@ -140,17 +140,17 @@ class Child:
         last = self._sandbox is not None and not self._sandbox.end_job()
         memory = 0 if self._memory is None else self._memory.used()
         if outcome is None:
-            self._line.send(Stopped(memory, last))
+            self._line.send(Stopped(start.n, memory, last))
             return
         try:
             check_outcome(outcome)
-            self._line.send(Done(outcome, memory, last))
+            self._line.send(Done(start.n, outcome, memory, last))
         except JobqError as error:  # the worker would not take it: it waits for too many jobs
             end, at_ms = Raised(Reject(str(error))), start.now_ms
             outcome = decide(
                 start.lease, end, retry=_DEFAULT_RETRY, now_ms=at_ms, random=random.random
             )
-            self._line.send(Done(outcome, memory, last))
+            self._line.send(Done(start.n, outcome, memory, last))
 
     def _outcome(self, start: Start) -> AnyOutcome | None:
         """Call the handler. None if it stopped because it was asked to."""
