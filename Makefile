@@ -91,7 +91,7 @@ simulate: $(STAMP)  ## the engine in virtual time, from seeds, with faults (SEED
 simulate-mutants: $(STAMP)  ## bugs on purpose: each is found by the simulation
 	@$(BIN)/python -m tests.simulation.mutants $(ARGS)
 
-fuzz: $(STAMP)  ## 100,000 strange calls on each store, 10,000 strange command lines
+fuzz: $(STAMP)  ## 100,000 strange calls on each store and messages of children, 10,000 command lines
 	@JQ_FUZZ_CALLS=100000 JQ_FUZZ_LINES=10000 $(PYTEST) tests/fuzz --timeout 3600 $(ARGS)
 
 bench: $(STAMP)  ## sqlite:// and memory:// against huey on SQLite, a few minutes

@@ -54,9 +54,20 @@ async def test_a_program_that_writes_nothing_returns_none(worker: Worker) -> Non
     assert await work.shell.call(script="true") is None
 
 
-async def test_output_that_is_no_json_is_a_failure(worker: Worker) -> None:
-    with pytest.raises(JobFailed, match="is not JSON"):
-        await work.shell.call(script="echo not json")
+@pytest.mark.parametrize(
+    "script",
+    [
+        "echo not json",
+        r"printf '\"\377\"'",
+        r"printf '\"\355\240\200\"'",
+        "head -c 100000 /dev/zero | tr '\\0' '['",
+    ],
+    ids=["words", "bad UTF-8", "a surrogate", "arrays in arrays"],
+)
+async def test_output_that_is_no_json_is_a_failure(worker: Worker, script: str) -> None:
+    with pytest.raises(JobFailed, match="is not JSON") as failed:
+        await work.shell.call(script=script)
+    assert failed.value.failure.type.endswith("CommandFailed")
 
 
 @pytest.mark.parametrize(

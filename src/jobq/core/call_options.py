@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 import msgspec
 
@@ -23,7 +23,7 @@ class RetryData(msgspec.Struct, frozen=True, kw_only=True, array_like=True, gc=F
     factor: float = 2.0
     cap_ms: int = 3_600_000
     jitter: float = 0.0
-    delays_ms: tuple[int, ...] | None = None
+    delays_ms: Annotated[tuple[int, ...], msgspec.Meta(max_length=100_000)] | None = None
 
 
 class UniqueSpec(msgspec.Struct, frozen=True, kw_only=True, array_like=True, gc=False):

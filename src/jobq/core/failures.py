@@ -22,8 +22,8 @@ MAX_ERRORS = 10
 
 Ten are enough to see whether they have one cause.
 """
-_MAX_TYPE = 256
-"""Characters of the type of a reported error. Python's own names are shorter."""
+MAX_TYPE = 256
+"""Characters of the type of an error."""
 _MAX_PART = 500
 """Characters of one frame or message in a traceback that is too long."""
 _MAX_FRAMES = 30
@@ -57,7 +57,7 @@ class ReportedError(Exception):
         super().__init__(message)
         self.reason = reason
         self.description = Description(
-            bounded(type or "Error", _MAX_TYPE),
+            bounded(type or "Error", MAX_TYPE),
             bounded(message),
             _cut(traceback) if traceback else None,
         )
@@ -123,11 +123,12 @@ def _cut(text: str) -> str:
 
 def _type(error: BaseException) -> str:
     cls = type(error)
-    return (
+    name = (
         cls.__qualname__
         if cls.__module__ in ("builtins", "__main__")
         else f"{cls.__module__}.{cls.__qualname__}"
     )
+    return name if len(name) <= MAX_TYPE else bounded(name, MAX_TYPE)
 
 
 def _message(error: BaseException) -> str:

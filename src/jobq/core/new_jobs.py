@@ -26,14 +26,12 @@ from jobq.core.copies import check_failed, failed_spec
 from jobq.core.crontab import check_expression, check_zone
 from jobq.core.meta import check_meta
 from jobq.core.queues import CatchUp, ScheduleSpec
-from jobq.core.records import MAX_ID_LENGTH, Edge, JobKey, JobRecord, JobSpec, QueueName
+from jobq.core.records import MAX_AFTER, MAX_ID_LENGTH, Edge, JobKey, JobRecord, JobSpec, QueueName
 from jobq.core.waits import CHILD
 from jobq.errors import InvalidJob
 
 MAX_CODEC = 128
 """Characters of the name of a codec. Two names of 63 characters make a pair."""
-MAX_EDGES = 100_000
-"""Jobs that one job may wait for."""
 MAX_DELAYS = 1_000
 """Delays that one retry policy may list. Every lease of the job carries them."""
 MAX_SCHEDULE_ID = 200
@@ -241,7 +239,7 @@ def check_edges(value: object) -> tuple[Edge, ...]:
     """The jobs that a job waits for."""
     if not isinstance(value, (tuple, list)):
         raise InvalidJob(f"after={checks.shown(value)} is not a list of edges")
-    check_int(len(value), "the number of jobs in after", high=MAX_EDGES)
+    check_int(len(value), "the number of jobs in after", high=MAX_AFTER)
     edges = tuple(map(_edge, value))
     same = type(value) is tuple and all(map(is_, edges, value))
     return value if same else edges  # type: ignore[return-value]  # the very same edges

@@ -8,8 +8,21 @@ from __future__ import annotations
 
 from typing import Literal, NamedTuple
 
-from jobq.core.records import Mode
+from jobq.core.checks import (
+    MAX_EPOCH_MS,
+    MAX_MS,
+    check_int,
+    check_payload,
+    check_short_name,
+    check_signal,
+)
+from jobq.core.failures import MAX_MESSAGE, MAX_TRACEBACK, MAX_TYPE
+from jobq.core.new_jobs import check_edges
+from jobq.core.records import AnyOutcome, Block, Failure, Mode
 from jobq.core.states import Kind, State
+from jobq.errors import InvalidJob
+
+_MAX_COUNT = 2**31 - 1
 
 Place = Literal["back", "front", "first"]
 """Where a job goes among the waiting jobs of its priority.
@@ -128,3 +141,48 @@ def ttl_end(ttl_ms: int | None, *, due_ms: int, attempt: int) -> int | None:
     Its ttl counts from when it is due until its first start. None: never.
     """
     return None if ttl_ms is None or attempt > 0 else due_ms + ttl_ms
+
+
+def check_outcome(outcome: AnyOutcome, *, max_payload: int | None = None) -> None:
+    """InvalidJob or PayloadTooLarge names what is wrong with the end of a run, as another process
+    reports it. `max_payload` is how many bytes its handler may encode.
+    """
+    delay_ms = getattr(outcome, "delay_ms", 0)
+    if delay_ms:
+        check_int(delay_ms, "delay_ms", high=MAX_MS)
+    data = getattr(outcome, "result", None) or getattr(outcome, "saved", None)
+    if data is not None and max_payload is not None and len(data) > max_payload:
+        check_payload(data, max_payload, "what the run ended with takes")
+    if text := getattr(outcome, "text", ""):
+        check_int(len(text), "the length of text", high=MAX_MESSAGE)
+    failure = getattr(outcome, "failure", None)
+    if failure is not None:
+        _check_failure(failure)
+    if isinstance(outcome, Block):
+        _check_block(outcome)
+
+
+def _check_failure(failure: Failure) -> None:
+    check_int(failure.attempt, "failure.attempt", high=_MAX_COUNT)
+    check_int(failure.at_ms, "failure.at_ms", high=MAX_EPOCH_MS)
+    check_int(len(failure.type), "the length of failure.type", high=MAX_TYPE)
+    check_int(len(failure.message), "the length of failure.message", high=MAX_MESSAGE)
+    if failure.traceback is not None:
+        check_int(len(failure.traceback), "the length of failure.traceback", high=MAX_TRACEBACK)
+    if failure.fingerprint is not None:
+        check_short_name(failure.fingerprint, "failure.fingerprint", MAX_TYPE)
+    if failure.worker is not None:
+        check_short_name(failure.worker, "failure.worker", MAX_TYPE)
+
+
+def _check_block(outcome: Block) -> None:
+    check_int(outcome.seen, "seen", high=_MAX_COUNT)
+    if outcome.timeout_ms is not None:
+        check_int(outcome.timeout_ms, "timeout_ms", high=MAX_MS)
+    if outcome.signal is not None:
+        check_signal(outcome.signal)
+    for edge in check_edges(outcome.after):
+        if edge.job.queue.tenant != outcome.queue.tenant:
+            raise InvalidJob(
+                f"job {outcome.id!r} waits for a job of another tenant: {edge.job.id!r}"
+            )

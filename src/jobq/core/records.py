@@ -8,7 +8,7 @@ keys or messages.
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import Literal, NamedTuple
+from typing import Annotated, Literal, NamedTuple
 
 import msgspec
 
@@ -54,6 +54,12 @@ class Edge(NamedTuple):
     data: bool = True
 
 
+MAX_AFTER = 100_000
+"""Jobs that one job may wait for. More are refused where a record is decoded, before they take
+memory."""
+Edges = Annotated[tuple[Edge, ...], msgspec.Meta(max_length=MAX_AFTER)]
+
+
 class JobSpec(msgspec.Struct, frozen=True, kw_only=True, array_like=True, gc=False):
     """A new job, checked and encoded."""
 
@@ -75,13 +81,13 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True, array_like=True, gc=Fal
     key: str | None = None
     cost: int = 1
     unique: UniqueSpec | None = None
-    after: tuple[Edge, ...] = ()
+    after: Edges = ()
     on_child_failure: ChildPolicy = "fail"
     # The place of a former field. Stored schedules contain specs as arrays.
     reserved: bool = False
     schedule: str | None = None  # the schedule that made it
     origin: str | None = None  # dead letters: "queue/id" of the job this is a copy of
-    meta: dict[str, str] | None = None  # a few strings that travel with the job (core/meta.py)
+    meta: Annotated[dict[str, str], msgspec.Meta(max_length=4096)] | None = None  # core/meta.py
 
 
 class PutResult(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -266,7 +272,7 @@ class Block(Outcome, frozen=True, kw_only=True, tag="block"):
     before is kept.
     """
 
-    after: tuple[Edge, ...] = ()
+    after: Edges = ()
     signal: str | None = None
     seen: int = 0
     timeout_ms: int | None = None

@@ -89,9 +89,11 @@ class ApartRuns:
         if run.end is not None or run.concluded:
             raise asyncio.CancelledError
         run.check()
-        if run.timer is not None:  # the first process died before it began the job
-            run.timer.cancel()
-        elif self._journal.starts:
+        if run.timer is not None:
+            # The first process died before it began the job, as far as it has told. The timeout
+            # goes on, or a process that lies would get it again.
+            return
+        if self._journal.starts:
             self._journal.started(run)
         self._runner.interrupts.arm(run, handler, monotonic())
 
@@ -106,9 +108,7 @@ class ApartRuns:
             end = run.end if run.end is not None and ended.asked else Crashed(str(ended))
             if isinstance(end, TimedOut) and ended.killed:
                 end = TimedOut(end.seconds, killed=True)
-        elif (ended.queue, ended.id, ended.token) == run.ref:
+        else:
             self._journal.failed(run, ended, None)  # the process has decided, by the same rules
             return ended
-        else:
-            end = Crashed("the process of the job reported the end of another job")
         return self._runner.decide(run, end, handler.retry)

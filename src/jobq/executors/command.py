@@ -179,7 +179,7 @@ def _result(written: Written, status: int, task: Command, lease: Lease) -> Any:
             return None
         try:
             return msgspec.json.decode(data)
-        except msgspec.DecodeError as error:
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise CommandFailed(
                 f"what {task.name} wrote as its result is not JSON: {error}"
             ) from None

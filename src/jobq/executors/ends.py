@@ -22,7 +22,7 @@ class Died(msgspec.Struct, frozen=True, gc=False):
     status: int
     killed: bool = False
     begun: bool = True  # False: it died before it began the job
-    why: str | None = None  # if permissions are the cause
+    why: str | None = None  # if permissions, or what it sent to the worker, are the cause
 
     @property
     def asked(self) -> bool:

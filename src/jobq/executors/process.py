@@ -68,7 +68,9 @@ class ProcessExecutor:
         try:
             begin()
             self._at[run] = child
-            ended = child.start(run, self._address(handler, run.lease.queue.queue), run.now_ms)
+            address = self._address(handler, run.lease.queue.queue)
+            max_payload: int | None = getattr(handler, "max_payload", None)
+            ended = child.start(run, address, run.now_ms, max_payload)
         except BaseException:
             if child.run is None:
                 self._pool.give_back(child)
@@ -121,7 +123,7 @@ def _explained(ended: Ended, permissions: Permissions | None, task: str) -> Ende
     """Say so if a process died because of its permissions."""
     if isinstance(ended, Died) and permissions is not None and ended.status < 0:
         denied = explain_signal(-ended.status, permissions, task)
-        if denied is not None and not ended.killed:
+        if denied is not None and not ended.killed and ended.why is None:
             return Died(ended.status, why=f"{type(denied).__name__}: {denied}")
     return ended
 

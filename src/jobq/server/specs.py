@@ -4,9 +4,10 @@ have. New jobs are checked by `core.new_jobs`, as they are everywhere.
 
 from __future__ import annotations
 
-from jobq.core.checks import MAX_EPOCH_MS, MAX_MS, check_int, check_short_name, check_signal
-from jobq.core.new_jobs import check_edges, check_queue
-from jobq.core.records import AnyOutcome, Block
+from jobq.core import outcomes
+from jobq.core.checks import MAX_EPOCH_MS, MAX_MS, check_int, check_short_name
+from jobq.core.new_jobs import check_queue
+from jobq.core.records import AnyOutcome
 from jobq.core.workers import MAX_CONCURRENCY, WorkerRecord
 from jobq.errors import InvalidJob
 
@@ -25,15 +26,7 @@ or the leadership as long, so a longer time would keep it for ever."""
 def check_outcome(outcome: AnyOutcome) -> None:
     """InvalidJob names what is wrong with the end of a run."""
     check_queue(outcome.queue)
-    delay_ms = getattr(outcome, "delay_ms", None)
-    if delay_ms is not None:
-        check_span(delay_ms, "delay_ms")
-    if isinstance(outcome, Block):
-        check_edges(outcome.after)
-        if outcome.timeout_ms is not None:
-            check_span(outcome.timeout_ms, "timeout_ms")
-        if outcome.signal is not None:
-            check_signal(outcome.signal)
+    outcomes.check_outcome(outcome)
 
 
 def check_worker(worker: WorkerRecord) -> None:

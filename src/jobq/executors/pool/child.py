@@ -9,18 +9,24 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import ExitStack, suppress
 from typing import Any, NamedTuple
 
 import msgspec
 
+from jobq.core.failures import bounded
+from jobq.core.outcomes import check_outcome
 from jobq.core.policies import Permissions
 from jobq.core.printable import one_line
+from jobq.errors import JobqError
 from jobq.executors.ends import Died, Ended, Interrupted
 from jobq.executors.exits import Exit
 from jobq.executors.handlers import Address
 from jobq.executors.pool.messages import (
+    LEGAL,
+    SHORT,
+    WINDOW,
     Done,
     Frames,
     FromChild,
@@ -28,17 +34,18 @@ from jobq.executors.pool.messages import (
     Incoherent,
     NoteRequest,
     Ready,
+    Reply,
     Request,
     Start,
+    State,
     Stopped,
-    ToChild,
-    Unready,
     decode_from_child,
     frame,
+    longest,
 )
 from jobq.executors.pool.output import Output, readable_bytes
 from jobq.executors.pool.requests import serve
-from jobq.executors.pool.shared import Shared, make_shared
+from jobq.executors.pool.shared import SharedFile
 from jobq.executors.running import Running
 from jobq.executors.sandbox import Workspace, environment, visible_urls
 
@@ -52,6 +59,15 @@ _CHUNK = 2**15
 """Bytes that one read takes at most. For more, the C library would map memory for every read."""
 _LOGGED = 1000
 """Bytes of one read that the worker logs, if a child prints while it runs no job."""
+_MOST_LOGGED = 20
+"""Reads that the worker logs before the child's next job. The rest is dropped."""
+_LONG_S = 0.01
+"""A read whose messages take longer than this is followed by a pause, so that the worker's event
+loop can do something else however fast a child sends."""
+_PAUSES = 4
+"""How much longer than such a read the pause is."""
+_HANG_UP_S = 1.0
+"""How long a process may live after it has closed the line. Usually it is about to end."""
 
 
 class Group(NamedTuple):
@@ -76,16 +92,15 @@ class Child:
         on_end: Callable[[Child], None],
     ) -> None:
         self.group = group
-        self.ready = False
+        self.state = State.STARTING
         self.problem: str | None = None  # why it could not start
         self.jobs = 0
         self.memory = 0  # bytes in use after its last job
         self.used_up = False  # it says that it cannot run another job
         self.idle_since = 0.0
         self.run: Running | None = None
-        self.ending = False  # it takes no more jobs
         self.dead = False
-        self.killed = False
+        self.killed = False  # by the worker, because it had to end
         self.timer: asyncio.TimerHandle | None = None
         self._on_free = on_free
         self._on_end = on_end
@@ -93,7 +108,12 @@ class Child:
         self._ended: asyncio.Future[Ended] | None = None
         self._output: Output | None = None
         self._requests: set[asyncio.Task[None]] = set()
-        self._frames = Frames()
+        self._unanswered = 0  # requests of its job
+        self._max_payload: int | None = None  # of its job
+        self._why: str | None = None  # what it did that it may not
+        self._later: asyncio.TimerHandle | None = None  # ends a pause, or a child that hung up
+        self._logged = 0
+        self._frames = Frames(SHORT)
         self._unsent = bytearray()
         permissions = group.permissions
         self._workspace = None if permissions is None else Workspace.open(permissions)
@@ -121,10 +141,9 @@ class Child:
             self._printed, printed = os.pipe()
             ours.callback(os.close, self._printed)
             theirs.callback(os.close, printed)
-            shared = make_shared()
-            theirs.callback(os.close, shared)
-            self._shared = Shared(shared)
+            self._shared = SharedFile()
             ours.callback(self._shared.close)
+            shared = self._shared.descriptor
             self.process = subprocess.Popen(
                 [
                     sys.executable,
@@ -151,46 +170,64 @@ class Child:
         self._loop.add_reader(here, self._readable)
         self._loop.add_reader(self._printed, self._read_output)
         self._exit = Exit(self.process.pid, self._exited)
-        self._send(hello)
+        self._send(frame(hello))
 
     # ── jobs ──
 
-    def start(self, run: Running, task: Address, now_ms: int) -> asyncio.Future[Ended]:
-        """Send a job to the idle child. Returns a future of how it ends."""
-        self._ended = self._loop.create_future()
-        if self.dead:  # it died after it was chosen for this job
-            self._ended.set_result(Died(self.process.returncode, begun=False))
-            return self._ended
-        self.run = run
+    def start(
+        self, run: Running, task: Address, now_ms: int, max_payload: int | None = None
+    ) -> asyncio.Future[Ended]:
+        """Send a job to the idle child. Returns a future of how it ends.
+
+        Its handler may encode `max_payload` bytes.
+        """
+        data = frame(Start(self.jobs + 1, task, run.lease, now_ms))
+        ended: asyncio.Future[Ended] = self._loop.create_future()
+        if self.state is State.IDLE and not self.dead and readable_bytes(self._socket.fileno()):
+            self._break("it sent something while it had no job")
+        if self.dead or self.state is not State.IDLE:  # since it was chosen for this job
+            ended.set_result(Died(self.process.returncode or -signal.SIGKILL, begun=False))
+            return ended
+        self.state = State.BUSY
         self.jobs += 1
-        self._send(Start(self.jobs, task, run.lease, now_ms))
-        return self._ended
+        self.run, self._ended, self._max_payload = run, ended, max_payload
+        self._unanswered = self._logged = 0
+        self._frames.limit = longest(max_payload)
+        self._send(data)
+        return ended
 
     def ask_to_stop(self) -> None:
         """Raise CancelledError in the handler."""
-        if not self.dead:
-            self._shared.asked = self.jobs
-            os.kill(self.process.pid, signal.SIGTERM)
+        if not self.dead and self.state is State.BUSY:
+            self.state = State.ASKED
+            self._shared.ask(self.jobs)
+            self._signal(signal.SIGTERM)
 
     def kill(self) -> None:
         """Kill the process and the processes that it has started."""
         if not self.dead:
             self.killed = True
-            with suppress(ProcessLookupError):
-                os.killpg(self.process.pid, signal.SIGKILL)
+            self._signal(signal.SIGKILL)
+
+    def _signal(self, number: signal.Signals) -> None:
+        """Ask the process to stop, or kill it and all that it has started."""
+        with suppress(ProcessLookupError, PermissionError):
+            send = os.killpg if number == signal.SIGKILL else os.kill
+            send(self.process.pid, number)
 
     def end(self, timeout_s: float) -> None:
         """Let the idle child end by itself. It is killed if that takes longer."""
-        self.ending = True
-        if not self.dead:
-            with suppress(OSError):
-                self._socket.shutdown(socket.SHUT_WR)
-            self.timer = self._loop.call_later(timeout_s, self.kill)
+        if self.dead:
+            return
+        if self.state is State.IDLE:
+            self.state = State.ENDING
+        with suppress(OSError):
+            self._socket.shutdown(socket.SHUT_WR)
+        self.timer = self._loop.call_later(timeout_s, self.kill)
 
     # ── sending and receiving ──
 
-    def _send(self, message: ToChild) -> None:
-        data = frame(message)
+    def _send(self, data: bytes) -> None:
         if not self._unsent:
             try:
                 sent = self._socket.send(data)
@@ -216,40 +253,109 @@ class Child:
             self._loop.remove_writer(self._socket)
 
     def _readable(self) -> None:
+        began = self._loop.time()
         try:
             data = self._socket.recv(_CHUNK)
         except BlockingIOError:
             return
         except OSError:
             data = b""
-        if not data:  # it ends or has ended: `_exited` follows
-            self._loop.remove_reader(self._socket)
+        if not data:
+            self._hung_up()
             return
         self._feed(data)
+        took_s = self._loop.time() - began
+        if took_s > _LONG_S and self.state is not State.BROKEN:
+            self._stop_reading()
+            self._later = self._loop.call_later(took_s * _PAUSES, self._resume)
+
+    def _resume(self) -> None:
+        self._later = None
+        self._loop.add_reader(self._socket, self._readable)
+
+    def _stop_reading(self) -> None:
+        self._loop.remove_reader(self._socket)
+        if self._later is not None:
+            self._later.cancel()
+            self._later = None
 
     def _feed(self, data: bytes) -> None:
+        """Take what the child has sent. Whatever is wrong with it is the end of this child only."""
         try:
+            self._expect_some()
             for body in self._frames.feed(data):
                 self._received(decode_from_child(body))
-        except (Incoherent, msgspec.DecodeError) as error:
-            log.error("%s is killed: it sent %s", self, one_line(str(error)))
-            self.kill()
+            if self._frames.partial:
+                self._expect_some()
+        except Incoherent as error:
+            self._break(f"it sent {error}")
+
+    def _expect_some(self) -> None:
+        if not LEGAL[self.state]:
+            raise Incoherent(f"something while it {self.state.value}")
 
     def _received(self, message: FromChild) -> None:
-        if isinstance(message, (Done, Stopped)):
-            self.memory = message.memory
-            self.used_up = message.last
-            self._end_job(message.outcome if isinstance(message, Done) else Interrupted())
-        elif isinstance(message, Request):
-            if self.run is not None:
-                self._serve(self.run, message)
+        if isinstance(message, (Done, Stopped)) and self.run is not None and message.n < self.jobs:
+            return  # see LEGAL
+        kind = type(message)
+        after = LEGAL[self.state].get(kind)
+        if after is None:
+            raise Incoherent(f"{kind.__name__} while it {self.state.value}")
+        if isinstance(message, Request):
+            assert self.run is not None
+            self._serve(self.run, message)
+        elif isinstance(message, (Done, Stopped)):
+            ended = self._reported(message)
+            self.state = after
+            self._end_job(ended)
         elif isinstance(message, Ready):
-            self.ready = True
-            self._on_free(self)
-        elif isinstance(message, Unready):
-            self.problem = message.message
+            self.state = after
+            if not self.dead:
+                self._on_free(self)
+        else:
+            self.state = after
+            self.problem = bounded(message.message)
+
+    def _reported(self, message: Done | Stopped) -> Ended:
+        """How its job has ended. Incoherent if no run of this job can end like that."""
+        self.memory, self.used_up = message.memory, message.last
+        if message.n > self.jobs:
+            raise Incoherent("the end of another job")
+        if isinstance(message, Stopped):
+            return Interrupted()
+        assert self.run is not None
+        outcome = message.outcome
+        if (outcome.queue, outcome.id, outcome.token) != self.run.ref:
+            raise Incoherent("the end of another job")
+        try:
+            check_outcome(outcome, max_payload=self._max_payload)
+        except JobqError as error:
+            raise Incoherent(f"an end of its job that is wrong: {error}") from None
+        return outcome
+
+    def _break(self, why: str) -> None:
+        """Kill a child that did what it may not do, and listen to it no longer."""
+        self._why = bounded(one_line(why), 500)
+        self.problem = self.problem or self._why
+        self.state = State.BROKEN
+        self._stop_reading()
+        if not self.dead:
+            log.error("%s is killed: %s", self, self._why)
+            self._signal(signal.SIGKILL)
+
+    def _hung_up(self) -> None:
+        """The child has closed the line. It ends or has ended, or it does not intend to."""
+        self._stop_reading()
+        if self.state is not State.ENDING:
+            self.state = State.ENDING
+            self._later = self._loop.call_later(
+                _HANG_UP_S, self._break, "it closed the line and did not end"
+            )
 
     def _serve(self, run: Running, request: Request) -> None:
+        if self._unanswered >= WINDOW:
+            raise Incoherent(f"more than {WINDOW} requests without waiting for replies")
+        self._unanswered += 1
         if isinstance(request, NoteRequest) and request.lines:
             # What was printed before comes before.
             self._read_printed()
@@ -257,14 +363,15 @@ class Child:
                 request = msgspec.structs.replace(
                     request, lines=(*self._output.take(), *request.lines)
                 )
-        task = self._loop.create_task(self._reply(run, request))
+        task = self._loop.create_task(self._reply(run, serve(run, request, self._max_payload)))
         self._requests.add(task)
         task.add_done_callback(self._requests.discard)
 
-    async def _reply(self, run: Running, request: Request) -> None:
-        reply = await serve(run, request)
+    async def _reply(self, run: Running, served: Awaitable[Reply]) -> None:
+        reply = await served
         if self.run is run:
-            self._send(reply)
+            self._unanswered -= 1
+            self._send(frame(reply))
 
     def _read_printed(self) -> None:
         """Read all that was printed until now."""
@@ -283,13 +390,21 @@ class Child:
         if not data:
             self._loop.remove_reader(self._printed)
         elif self.run is None:
-            text = data[:_LOGGED].decode("utf-8", "replace").rstrip()
-            log.info("%s: %s", self, one_line(text))
+            self._log_printed(data)
         else:
             if self._output is None:
                 self._output = Output(self.run)
             self._output.add(data)
         return len(data)
+
+    def _log_printed(self, data: bytes) -> None:
+        """Log what the child prints while it has no job."""
+        self._logged += 1
+        if self._logged <= _MOST_LOGGED:
+            text = data[:_LOGGED].decode("utf-8", "replace").rstrip()
+            log.info("%s: %s", self, one_line(text))
+            if self._logged == _MOST_LOGGED:
+                log.info("%s: what it prints until its next job is not logged", self)
 
     # ── the end of a job, and of the process ──
 
@@ -308,34 +423,42 @@ class Child:
             task = self._loop.create_task(_stored(output, future, ended))
             self._requests.add(task)
             task.add_done_callback(self._requests.discard)
-        if not self.dead and not self.killed:
+        if self.state is State.IDLE and not self.dead and not self.killed:
             self._on_free(self)
 
     def _exited(self) -> None:
         if self.dead:
             return
         # The whole group, before its leader is waited for: until then its number is not reused.
-        with suppress(ProcessLookupError, PermissionError):
-            os.killpg(self.process.pid, signal.SIGKILL)
+        self._signal(signal.SIGKILL)
         status = self.process.wait()  # at once: it has ended
         self.dead = True
         self._read_rest()
         if self.timer is not None:
             self.timer.cancel()
-        begun = self._shared.begun == self.jobs
-        self._end_job(Died(status, killed=self.killed, begun=begun))
+        begun = self._shared.has_begun(self.jobs)
+        why = None if self._why is None else f"the process of the job was killed: {self._why}"
+        self._end_job(Died(status, killed=self.killed, begun=begun, why=why))
         self._close()
         self._on_end(self)
 
     def _read_rest(self) -> None:
-        """Read the messages that the child sent before it died."""
+        """Read the messages that the child sent before it died.
+
+        Not to the end of the line: a process that left the group may still write to it.
+        """
+        left = readable_bytes(self._socket.fileno())
         with suppress(OSError):
-            while data := self._socket.recv(_CHUNK):
+            while left > 0 and self.state is not State.BROKEN:
+                data = self._socket.recv(min(left, _CHUNK))
+                if not data:
+                    break
+                left -= len(data)
                 self._feed(data)
 
     def _close(self) -> None:
-        for reader in (self._socket, self._printed):
-            self._loop.remove_reader(reader)
+        self._stop_reading()
+        self._loop.remove_reader(self._printed)
         self._loop.remove_writer(self._socket)
         self._socket.close()
         self._shared.close()

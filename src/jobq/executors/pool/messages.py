@@ -1,23 +1,47 @@
 """What a worker and a child process say to each other over their socket pair.
 
 A frame is the length of its body (4 bytes, big-endian) and a body in MessagePack. Never pickle: a
-child runs code that its worker need not trust.
+child runs code that its worker need not trust. So the worker takes nothing for granted that comes
+from a child: `LEGAL` says which message may come when, and the types and `longest` how large it may
+be. A child that sends anything else is killed, and the job that it runs fails.
 """
 
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterator, Mapping
+from enum import Enum
+from typing import Annotated
 
 import msgspec
+from msgspec import Meta
 
+from jobq.core.checks import MAX_STEPS
+from jobq.core.defaults import LOG_LINE, LOG_LINES
 from jobq.core.policies import Permissions
 from jobq.core.records import AnyOutcome, JobSpec, Lease, PutResult, Steps
 from jobq.executors.handlers import Address
 from jobq.executors.sandbox.workspace import Workspace
 
 _HEADER = struct.Struct(">I")
-MAX_FRAME = 256 * 2**20
-"""Bytes. Far more than a payload may take; a child that announces more is out of order."""
+WINDOW = 32
+"""Requests of a job that may wait for their replies. The child keeps the next ones to itself."""
+SHORT = 2**16
+"""Bytes of a message about no job."""
+_MAX_PAYLOAD = 2**20
+"""Bytes that a handler may encode, if its queue does not say."""
+_ROOM = 8 * 2**20
+"""Bytes of a message beside what its handler has encoded.
+
+The jobs that a run waits for take most: 100,000 of them, with names of 80 bytes. All steps of a job
+take 1 MiB, and a log line, a failure, meta and names less than 100 kB.
+"""
+
+
+def longest(max_payload: int | None) -> int:
+    """Bytes of the largest message about a job whose handler may encode `max_payload` bytes."""
+    return (_MAX_PAYLOAD if max_payload is None else max_payload) + _ROOM
+
 
 # ── the worker says ───────────────────────────────────────────────────────────────────────────────
 
@@ -65,18 +89,26 @@ class Unready(msgspec.Struct, frozen=True, array_like=True, tag=11):
 
 
 class Done(msgspec.Struct, frozen=True, array_like=True, tag=12):
-    """The job has ended like this. `memory` is in bytes, if it was to be measured."""
+    """The n-th job has ended like this. `memory` is in bytes, if it was to be measured."""
 
+    n: int
     outcome: AnyOutcome
     memory: int = 0
     last: bool = False  # the child cannot run another job
 
 
 class Stopped(msgspec.Struct, frozen=True, array_like=True, tag=13):
-    """The job has ended because it was asked to: the worker knows why."""
+    """The n-th job has ended because it was asked to: the worker knows why."""
 
+    n: int
     memory: int = 0
     last: bool = False
+
+
+# A line that was cut ends with a few words that say so.
+_Lines = Annotated[
+    tuple[Annotated[str, Meta(max_length=LOG_LINE + 100)], ...], Meta(max_length=LOG_LINES)
+]
 
 
 class NoteRequest(msgspec.Struct, frozen=True, array_like=True, tag=14):
@@ -84,7 +116,7 @@ class NoteRequest(msgspec.Struct, frozen=True, array_like=True, tag=14):
 
     n: int
     progress: bytes | None = None
-    lines: tuple[str, ...] = ()
+    lines: _Lines = ()
 
 
 class KeepRequest(msgspec.Struct, frozen=True, array_like=True, tag=16):
@@ -92,7 +124,7 @@ class KeepRequest(msgspec.Struct, frozen=True, array_like=True, tag=16):
 
     n: int
     saved: bytes | None = None
-    steps: Steps = ()
+    steps: Annotated[Steps, Meta(max_length=MAX_STEPS)] = ()
 
 
 class AddRequest(msgspec.Struct, frozen=True, array_like=True, tag=15):
@@ -109,13 +141,58 @@ ToChild = Hello | Start | Reply
 Request = NoteRequest | AddRequest | KeepRequest
 FromChild = Ready | Unready | Done | Stopped | Request
 
+# ── which message may come when ───────────────────────────────────────────────────────────────────
+
+
+class State(Enum):
+    """What a child does, in the worker's eyes. The value completes `a child that …`."""
+
+    STARTING = "imports its tasks"
+    IDLE = "has no job"
+    BUSY = "runs a job"
+    ASKED = "was asked to stop its job"
+    ENDING = "ends"  # it could not start, was told to end, or has closed the line
+    BROKEN = "is killed"  # it sent what it may not: nothing that it sends is read
+
+
+_REQUESTS: tuple[type[Request], ...] = (NoteRequest, KeepRequest, AddRequest)
+
+LEGAL: Mapping[State, Mapping[type[FromChild], State]] = {
+    State.STARTING: {Ready: State.IDLE, Unready: State.ENDING},
+    State.IDLE: {},
+    State.BUSY: {**dict.fromkeys(_REQUESTS, State.BUSY), Done: State.IDLE},
+    State.ASKED: {
+        **dict.fromkeys(_REQUESTS, State.ASKED),
+        Done: State.IDLE,
+        Stopped: State.IDLE,
+    },
+    State.ENDING: {},
+}
+"""The messages that a child may send in a state, and the state that follows.
+
+The worker changes the state when it sends a job (IDLE → BUSY), when it asks the job to stop (BUSY →
+ASKED), and when it lets the child end (IDLE → ENDING). Every other message, and everything that is
+no message, leads to BROKEN. Only the end of an earlier job is ignored while a job runs: its handler
+has sent an end in the name of its process before, and the job that runs now is not to blame.
+"""
+
+# ── frames ────────────────────────────────────────────────────────────────────────────────────────
+
 encode = msgspec.msgpack.Encoder().encode
 decode_to_child = msgspec.msgpack.Decoder(ToChild).decode
-decode_from_child = msgspec.msgpack.Decoder(FromChild).decode
+_from_child = msgspec.msgpack.Decoder[FromChild](FromChild)
 
 
 class Incoherent(Exception):
-    """The other side sent something that is not a message."""
+    """The other side sent something that is not a message, or that it may not send now."""
+
+
+def decode_from_child(body: bytes | memoryview) -> FromChild:
+    """The message. Incoherent if it is none, whatever is wrong with it."""
+    try:
+        return _from_child.decode(body)
+    except Exception as error:  # also UnicodeDecodeError and RecursionError
+        raise Incoherent(f"what is no message: {error}") from None
 
 
 def frame(message: ToChild | FromChild) -> bytes:
@@ -125,34 +202,44 @@ def frame(message: ToChild | FromChild) -> bytes:
 
 
 class Frames:
-    """Cuts a stream of bytes into the bodies of frames."""
+    """Cuts a stream of bytes into the bodies of frames. One body is held at a time."""
 
-    def __init__(self) -> None:
-        self._rest = bytearray()
+    def __init__(self, limit: int = 2**32) -> None:
+        self.limit = limit  # bytes of a body; Incoherent if one announces more
+        self._rest = bytearray()  # of a frame that is not complete
 
-    def feed(self, data: bytes) -> list[bytes]:
-        """Add received bytes. Returns the bodies that are complete now."""
-        whole = data
-        if self._rest:
-            self._rest += data
-            if len(self._rest) < 4 or len(self._rest) < 4 + _size(self._rest, 0):
-                return []
-            whole, self._rest = bytes(self._rest), bytearray()
-        bodies = []
-        start = 0
-        while len(whole) - start >= 4:
-            end = start + 4 + _size(whole, start)
-            if end > len(whole):
+    @property
+    def partial(self) -> bool:
+        """Whether a frame has begun and is not complete."""
+        return bool(self._rest)
+
+    def feed(self, data: bytes) -> Iterator[memoryview]:
+        """Take received bytes. Yields the bodies that are complete now; each is used at once."""
+        given, start, rest = memoryview(data), 0, self._rest
+        if rest:
+            if len(rest) < _HEADER.size:
+                start = _HEADER.size - len(rest)
+                rest += given[:start]
+            if len(rest) < _HEADER.size:
+                return
+            missing = _HEADER.size + self._size(rest, 0) - len(rest)
+            rest += given[start : start + missing]
+            start += missing
+            if start > len(given):
+                return
+            self._rest = bytearray()
+            yield memoryview(rest)[_HEADER.size :]
+        while len(given) - start >= _HEADER.size:
+            body = start + _HEADER.size
+            end = body + self._size(given, start)
+            if end > len(given):
                 break
-            bodies.append(whole[start + 4 : end])
+            yield given[body:end]
             start = end
-        if start < len(whole):
-            self._rest += whole[start:]
-        return bodies
+        self._rest += given[start:]
 
-
-def _size(data: bytes | bytearray, start: int) -> int:
-    (size,) = _HEADER.unpack_from(data, start)
-    if size > MAX_FRAME:
-        raise Incoherent(f"a message of {size:,} bytes")
-    return int(size)
+    def _size(self, data: bytearray | memoryview, start: int) -> int:
+        (size,) = _HEADER.unpack_from(data, start)
+        if size > self.limit:
+            raise Incoherent(f"a message of {size:,} bytes, of {self.limit:,} at most")
+        return int(size)

@@ -7,13 +7,11 @@ import fcntl
 import struct
 import termios
 
-from jobq.core.defaults import LOG_LINES
+from jobq.core.defaults import LOG_LINE, LOG_LINES
 from jobq.executors.running import Running
 
 MAX_LINES = LOG_LINES - 1
 """Lines that a run stores of its output. The store keeps one more, which counts the others."""
-MAX_LINE = 10_000
-"""Characters of a line, as for `current_job().log`."""
 
 
 class Output:
@@ -37,7 +35,7 @@ class Output:
             self._end_line(part)
         if rest and not self._cut:
             self._partial += rest
-            if len(self._partial) > 4 * MAX_LINE:  # UTF-8: at least MAX_LINE characters
+            if len(self._partial) > 4 * LOG_LINE:  # UTF-8: at least LOG_LINE characters
                 self._line(self._partial)
                 self._partial, self._cut = b"", True
         if self._lines and self._sending is None:
@@ -79,8 +77,8 @@ class Output:
             return
         self._kept += 1
         text = data.decode("utf-8", "replace").rstrip("\r")
-        if len(text) > MAX_LINE:
-            text = f"{text[:MAX_LINE]}… (cut)"
+        if len(text) > LOG_LINE:
+            text = f"{text[:LOG_LINE]}… (cut)"
         self._lines.append(text)
 
     async def _send(self) -> None:
@@ -92,7 +90,7 @@ class Output:
 
 
 def readable_bytes(pipe: int) -> int:
-    """How many bytes are in a pipe now.
+    """How many bytes are in a pipe or a socket now.
 
     A reader that wants all that was written before an event reads this many. If it read until the
     pipe is empty, a process that writes without a pause would keep it there for ever.

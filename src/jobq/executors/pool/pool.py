@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from jobq.errors import ConfigError
 from jobq.executors.handlers import Address
 from jobq.executors.pool.child import Child, Group
+from jobq.executors.pool.messages import State
 from jobq.executors.settings import ExecutorSettings
 
 log = logging.getLogger("jobq")
@@ -121,6 +122,9 @@ class Pool:
     def wait(self, group: Group) -> Waiter:
         """Wait for a child of the group."""
         waiter = Waiter(group)
+        if self._closed:
+            waiter.future.cancel()
+            return waiter
         self._waiting.append(waiter)
         if len(self._children) < self._settings.pool or any(self._idle.values()):
             self._make_room()
@@ -161,7 +165,7 @@ class Pool:
                 child.timer = None
             if not ready.done():
                 ready.set_result(None)
-        if self._closed or child.ending:
+        if self._closed:
             self._retire(child)
             return
         if self._is_used_up(child):
@@ -179,7 +183,7 @@ class Pool:
 
     def give_back(self, child: Child) -> None:
         """Return a child whose job did not start."""
-        if not child.dead:
+        if not child.dead and child.state is State.IDLE:
             self._freed(child)
 
     def _next(self, group: Group) -> Waiter | None:
@@ -217,6 +221,7 @@ class Pool:
 
     def _ended(self, child: Child) -> None:
         """A child is dead: start another one, unless it could not even start."""
+        retired = child in self._ending
         self._children.discard(child)
         self._ending.discard(child)
         idle = self._idle.get(child.group)
@@ -228,7 +233,7 @@ class Pool:
         if self._closed:
             if not self._children and not self._ending:
                 self._gone.set()
-        elif self._warm and (child.ending or (starting is None and child.jobs)):
+        elif self._warm and starting is None and (child.jobs or retired):
             self._replace(child)
         else:
             # It could not start, died by itself, or was tried out. Only a job that waits starts
@@ -258,11 +263,10 @@ class Pool:
             waiter.future.cancel()
         self._waiting.clear()
         for child in tuple(self._children):
-            if child.run is not None or not child.ready:
-                child.ending = True
-                child.kill()
-            else:
+            if child.state is State.IDLE:
                 self._retire(child)
+            else:
+                child.kill()
         if not self._children and not self._ending:
             return
         try:  # children that do not end are killed after `end_timeout_s`

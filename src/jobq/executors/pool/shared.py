@@ -7,6 +7,9 @@ notice.
 `asked` is the last job that the worker has asked to stop. The child compares it when it receives
 SIGTERM. So a signal that comes late, or from a service manager that signals every process, does not
 interrupt a job.
+
+The child maps the memory. The worker does not: it would be killed by SIGBUS if a handler truncated
+the memory. It reads and writes it as a file, which it rarely does.
 """
 
 from __future__ import annotations
@@ -22,18 +25,13 @@ _SIZE = 2 * _NUMBER.size
 
 
 class Shared:
-    """The shared numbers."""
+    """The shared numbers, as the child has them."""
 
     def __init__(self, descriptor: int) -> None:
         self._memory = mmap.mmap(descriptor, _SIZE)
 
-    @property
-    def begun(self) -> int:
-        """The last job that the child has begun."""
-        return int(_NUMBER.unpack_from(self._memory, _BEGUN)[0])
-
-    @begun.setter
-    def begun(self, job: int) -> None:
+    def begin(self, job: int) -> None:
+        """Tell that this job has begun."""
         _NUMBER.pack_into(self._memory, _BEGUN, job)
 
     @property
@@ -41,17 +39,28 @@ class Shared:
         """The last job that the worker has asked to stop."""
         return int(_NUMBER.unpack_from(self._memory, _ASKED)[0])
 
-    @asked.setter
-    def asked(self, job: int) -> None:
-        _NUMBER.pack_into(self._memory, _ASKED, job)
+
+class SharedFile:
+    """The shared numbers, as the worker has them. The child can write anything there."""
+
+    def __init__(self) -> None:
+        self.descriptor = _make()
+
+    def has_begun(self, job: int) -> bool:
+        """Whether the child has begun this job, as far as it says so."""
+        return os.pread(self.descriptor, _NUMBER.size, _BEGUN) == _NUMBER.pack(job)
+
+    def ask(self, job: int) -> None:
+        """Tell that this job is asked to stop."""
+        os.pwrite(self.descriptor, _NUMBER.pack(job), _ASKED)
 
     def close(self) -> None:
         """Give up the memory."""
-        self._memory.close()
+        os.close(self.descriptor)
 
 
-def make_shared() -> int:
-    """A new descriptor that both processes map."""
+def _make() -> int:
+    """A new descriptor that both processes can use."""
     if hasattr(os, "memfd_create"):
         descriptor = os.memfd_create("jobq")
     else:

@@ -12,6 +12,7 @@ import select
 import signal
 import socket
 import threading
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import FrameType
@@ -19,6 +20,7 @@ from typing import Any
 
 from jobq import errors
 from jobq.executors.pool.messages import (
+    WINDOW,
     Frames,
     FromChild,
     Hello,
@@ -28,6 +30,7 @@ from jobq.executors.pool.messages import (
     ToChild,
     decode_to_child,
     frame,
+    longest,
 )
 from jobq.executors.pool.shared import Shared
 
@@ -57,6 +60,9 @@ class Line:
         self._asked = 0
         self._main = threading.get_ident()
         self._waiting: dict[int, asyncio.Future[Reply]] = {}
+        self._unanswered = 0  # requests of the running job
+        self._room: deque[asyncio.Future[None]] = deque()  # they wait for replies to others
+        self._longest = longest(None)
         self.stop_asked = False  # of the running job
         self._shared = shared
         self._running = 0  # the number of the job that runs
@@ -70,8 +76,13 @@ class Line:
 
     def begin_job(self, n: int) -> None:
         """The n-th job runs from now on."""
-        self._shared.begun = n
+        self._shared.begin(n)
         self.stop_asked, self._running = False, n
+        self._unanswered = 0
+
+    def limit(self, max_payload: int | None) -> None:
+        """The handler of the running job may encode this many bytes."""
+        self._longest = longest(max_payload)
 
     def end_job(self) -> None:
         """The job has ended. SIGTERM and requests come too late.
@@ -132,9 +143,15 @@ class Line:
             self._read()
 
     def send(self, message: FromChild) -> None:
-        """Send a message."""
+        """Send a message. PayloadTooLarge if the worker would not take it."""
+        data = frame(message)
+        if len(data) > self._longest:
+            raise errors.PayloadTooLarge(
+                f"a message of the job to its worker takes {len(data):,} bytes, more than the "
+                f"{self._longest:,} allowed: pass a reference, or wait for fewer jobs at a time"
+            )
         try:
-            self._socket.sendall(frame(message))
+            self._socket.sendall(data)
         except OSError as error:
             raise WorkerGone from error
 
@@ -145,7 +162,11 @@ class Line:
             raise WorkerGone from error
         if not data:
             raise WorkerGone
-        self._received += map(decode_to_child, self._frames.feed(data))
+        for body in self._frames.feed(data):
+            message = decode_to_child(body)
+            self._received.append(message)
+            if isinstance(message, Reply):
+                self._unanswered -= 1
 
     # ── requests ──
 
@@ -164,9 +185,9 @@ class Line:
         if loop is None:
             reply = self._ask_blocking(n, request)
         elif loop is asyncio.get_running_loop():
-            reply = await self._ask_in_loop(request, loop)
+            reply = await self._ask_in_loop(n, request, loop)
         else:  # a thread with an event loop of its own. Only one thread reads the socket
-            asked = asyncio.run_coroutine_threadsafe(self._ask_in_loop(request, loop), loop)
+            asked = asyncio.run_coroutine_threadsafe(self._ask_in_loop(n, request, loop), loop)
             reply = await asyncio.wrap_future(asked)
         if reply.error is not None:
             raise _error(*reply.error)
@@ -176,7 +197,10 @@ class Line:
         with self._lock:
             self._check(n)
             with self._shield():
+                while self._unanswered >= WINDOW:
+                    self._read()
                 self.send(request)
+                self._unanswered += 1
             while True:
                 select.select([self._socket], [], [])  # CancelledError may come here
                 with self._shield():
@@ -186,24 +210,42 @@ class Line:
                         self._received.remove(message)
                         return message
 
-    async def _ask_in_loop(self, request: Request, loop: asyncio.AbstractEventLoop) -> Reply:
+    async def _ask_in_loop(
+        self, n: int, request: Request, loop: asyncio.AbstractEventLoop
+    ) -> Reply:
         future: asyncio.Future[Reply] = loop.create_future()
         if not self._waiting:
             loop.add_reader(self._socket, self._read_replies)
         self._waiting[request.n] = future
         try:
+            while self._unanswered >= WINDOW:
+                room = loop.create_future()
+                self._room.append(room)
+                await room
+            self._check(n)  # here, because another thread may have asked before the job ended
             self.send(request)
+            self._unanswered += 1
             return await future
         finally:
             del self._waiting[request.n]
             if not self._waiting:
                 loop.remove_reader(self._socket)
+            self._make_room()  # it may have been cancelled when it was its turn
+
+    def _make_room(self) -> None:
+        free = WINDOW - self._unanswered
+        while free > 0 and self._room:
+            room = self._room.popleft()
+            if not room.done():
+                room.set_result(None)
+                free -= 1
 
     def _read_replies(self) -> None:
         try:
             self._read()
         except WorkerGone as error:
-            for future in self._waiting.values():
+            futures: list[asyncio.Future[Any]] = [*self._waiting.values(), *self._room]
+            for future in futures:
                 if not future.done():
                     future.set_exception(error)
             return
@@ -213,6 +255,7 @@ class Line:
             waiting = self._waiting.get(reply.n)
             if waiting is not None and not waiting.done():
                 waiting.set_result(reply)
+        self._make_room()
 
 
 def _error(kind: str, message: str) -> Exception:

@@ -16,10 +16,13 @@ from contextvars import copy_context
 from typing import Any
 from weakref import WeakSet
 
+from jobq.core.control import Reject
 from jobq.core.decide import Raised, Returned, decide
+from jobq.core.failures import bounded
+from jobq.core.outcomes import check_outcome
 from jobq.core.policies import UNDECLARED
 from jobq.core.records import AnyOutcome
-from jobq.errors import ConfigError
+from jobq.errors import ConfigError, JobqError
 from jobq.executors import handlers, sandbox
 from jobq.executors.lifespan import Lifespan, find_lifespan
 from jobq.executors.pool.inside.line import Line, WorkerGone
@@ -54,7 +57,7 @@ def main(descriptor: int, memory: int) -> None:
             child.restrict(descriptor)
             child.prepare()
         except ConfigError as error:
-            line.send(Unready(str(error)))
+            line.send(Unready(bounded(str(error))))
             return
         line.send(Ready())
         try:
@@ -136,7 +139,18 @@ class Child:
         self._flush()
         last = self._sandbox is not None and not self._sandbox.end_job()
         memory = 0 if self._memory is None else self._memory.used()
-        self._line.send(Stopped(memory, last) if outcome is None else Done(outcome, memory, last))
+        if outcome is None:
+            self._line.send(Stopped(start.n, memory, last))
+            return
+        try:
+            check_outcome(outcome)
+            self._line.send(Done(start.n, outcome, memory, last))
+        except JobqError as error:  # the worker would not take it: it waits for too many jobs
+            end, at_ms = Raised(Reject(str(error))), start.now_ms
+            outcome = decide(
+                start.lease, end, retry=_DEFAULT_RETRY, now_ms=at_ms, random=random.random
+            )
+            self._line.send(Done(start.n, outcome, memory, last))
 
     def _outcome(self, start: Start) -> AnyOutcome | None:
         """Call the handler. None if it stopped because it was asked to."""
@@ -146,6 +160,7 @@ class Child:
         end: Returned | Raised
         try:
             handler = self._find(start.task)
+            self._line.limit(getattr(handler, "max_payload", None))
             run = RunInChild(start.n, lease, handler, self._line, start.now_ms)
             run.state = self._state
             running.set(run)
