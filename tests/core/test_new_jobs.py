@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import math
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from msgspec.structs import fields, replace
 
 from jobq.core.call_options import RetryData, UniqueSpec
-from jobq.core.new_jobs import Checked, check_spec, check_specs, has_no_options
-from jobq.core.records import Edge, JobKey, JobSpec, QueueName
+from jobq.core.new_jobs import Checked, check_command, check_spec, check_specs, has_no_options
+from jobq.core.records import MAX_ID_LENGTH, Edge, JobKey, JobSpec, QueueName
+from jobq.core.waits import Children, child_note
 from jobq.errors import InvalidJob
 from jobq.stores.conformance.spec_values import (
     Case,
@@ -128,3 +130,13 @@ def test_specs_are_checked_once() -> None:
     checked = check_specs([PLAIN])
     assert type(checked) is Checked
     assert check_specs(checked) is checked
+
+
+def test_a_note_about_a_child_is_no_signal_of_a_user() -> None:
+    """A running job notes its children, also those of the step with the longest name."""
+    lease: Any = SimpleNamespace(inputs=(), signals=(), queue=QUEUE)
+    label = Children(lease).next("%" * MAX_ID_LENGTH)
+    note = child_note(JobKey(QUEUE, "a"), label, JobKey(QUEUE, "b"))
+    assert check_command(note) == note
+    with pytest.raises(InvalidJob, match="reserved"):
+        check_command(replace(note, name="$jobq.other"))

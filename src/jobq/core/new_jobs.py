@@ -41,8 +41,8 @@ MAX_ORIGIN = checks.MAX_NAME_LENGTH + 1 + MAX_ID_LENGTH
 """Characters of the `origin` of a dead letter: queue, slash and id."""
 
 _MAX_COUNT = 2**31 - 1
-_MAX_NOTE = len(CHILD) + 2 * MAX_ID_LENGTH
-"""Characters of the name of a note about a child: the name of a step is part of it."""
+_MAX_NOTE = len(CHILD) + 4 * MAX_ID_LENGTH
+"""Characters of the name of a note about a child: the name of a step, escaped, is part of it."""
 _POLICIES, _MODES, _CATCH_UPS = get_args(ChildPolicy), get_args(UniqueMode), get_args(CatchUp)
 
 
