@@ -65,6 +65,23 @@ def made(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> Lake:
     return lake
 
 
+def test_a_run_is_joined_with_its_own_start_after_a_purge(lake: Lake) -> None:
+    """Two jobs of one id, one after the other, both in life 0, in one millisecond."""
+    h = History()
+    for worker, due in (("w-1", 1), ("w-2", 2), ("w-3", 3)):
+        job = {"worker": worker, "due_ms": h.START + due, "attempt": 1, "life": 0, "failures": 0}
+        h.event("accepted", "a", "waiting", at=9, life=0, attempt=0, failures=0)
+        h.event("started", "a", "active", at=9, **job)
+        h.event("snoozed", "a", "waiting", at=9, **{**job, "due_ms": h.START + 70_000})
+        h.event("cancelled", "a", "cancelled", at=9, **job)
+    take_in(lake, h.lines)
+    derive(lake, ())
+    ran = lake.read(ATTEMPTS).where("outcome = 'snoozed'")
+    assert rows(ran, "worker", "unix_millis(due_at)") == [
+        ("w-1", h.START + 1), ("w-2", h.START + 2), ("w-3", h.START + 3)
+    ]  # fmt: skip
+
+
 def test_every_table_has_its_declared_schema(made: Lake) -> None:
     for table in TABLES:
         assert made.read(table).schema == table.schema, table.name

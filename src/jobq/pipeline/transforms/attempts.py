@@ -1,18 +1,22 @@
 """The table `attempts`: one row per run that has ended.
 
 Every event that moves a job out of `active` is the end of a run. Most of these events contain all
-facts about the run. For the others, the event of the run's start is joined."""
+facts about the run. For the others, the event of the run's start is joined.
+
+(id, life, attempt) may repeat: after a purge, a new job of an id begins again in life 0. Its events
+have higher numbers than those of the first, from its `accepted` on. So the start of a run is the
+last one before its end."""
 
 from __future__ import annotations
 
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
 from jobq.pipeline.tables import ATTEMPTS
 
-_RUN = ["tenant", "queue", "job", "life", "attempt"]
+_RUN = ["tenant", "queue", "job", "life", "attempt", "started_at"]
 # Columns of events that neither `attempts` nor `errors` needs.
-_UNUSED = ("id", "number", "shard", "actor", "state", "created_at", "finished_at")
+_UNUSED = ("id", "shard", "actor", "state", "created_at", "finished_at")
 
 
 def ms_between(start: str, end: str) -> Column:
@@ -50,17 +54,31 @@ def special(events: DataFrame) -> DataFrame:
 
 
 def starts_wanted(special: DataFrame) -> DataFrame:
-    """The runs whose start must be looked up, with the time of the start."""
+    """The runs whose start must be looked up."""
     incomplete = ends(special).where(needs_start())
-    return incomplete.where(F.col("started_at").isNotNull()).select(*_RUN, "started_at")
+    return incomplete.where(F.col("started_at").isNotNull()).select(*_RUN)
 
 
 def starts_found(wanted: DataFrame, candidates: DataFrame) -> DataFrame:
-    """The starts of the wanted runs, among the candidates."""
+    """The starts of the wanted runs, among the candidates; and those of runs that look the same."""
     started = candidates.where(F.col("kind") == "started").select(
-        *_RUN, F.col("worker").alias("begun_by"), F.col("due_at").alias("begun_due")
+        *_RUN,
+        F.coalesce("number", F.lit(0)).alias("begun"),
+        F.col("worker").alias("begun_by"),
+        F.col("due_at").alias("begun_due"),
     )
-    return started.join(wanted.select(*_RUN), _RUN, "left_semi")
+    return started.join(wanted, _RUN, "left_semi")
+
+
+def _last_start(joined: DataFrame) -> DataFrame:
+    """Ends with all starts of their job, life and attempt: only the last start before each end."""
+    # Events of jobq 0.1 have no numbers.
+    begun = F.when(F.col("begun") <= F.coalesce("number", F.lit(0)), F.col("begun"))
+    line = Window.partitionBy(*_RUN, "kind", "at", "number").orderBy(begun.desc_nulls_last())
+    found = joined.withColumn("nth", F.row_number().over(line)).where("nth = 1")
+    for name in ("begun_by", "begun_due"):
+        found = found.withColumn(name, F.when(begun.isNotNull(), F.col(name)))
+    return found.drop("nth", "begun")
 
 
 def attempts(events: DataFrame, special: DataFrame, starts: DataFrame | None = None) -> DataFrame:
@@ -76,7 +94,7 @@ def attempts(events: DataFrame, special: DataFrame, starts: DataFrame | None = N
             F.lit(None).cast("timestamp").alias("begun_due"),
         )
     else:
-        incomplete = incomplete.join(starts, _RUN, "left")
+        incomplete = _last_start(incomplete.join(starts, _RUN, "left"))
     incomplete = incomplete.withColumn(
         "worker", F.when(is_stalled(), F.col("begun_by")).otherwise(F.col("worker"))
     )

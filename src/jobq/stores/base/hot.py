@@ -34,7 +34,8 @@ class HotStore(Protocol):
 
         If a record with the spec's id exists, the spec is a duplicate: nothing changes, and the
         result has the job that was found. An id is free again when its job was cancelled (the new
-        job has life+1) or its retention has passed. If the spec's unique lock is held, its mode
+        job has life+1), when its retention has passed, or when its record was removed (the new job
+        has life 0; see `core.retention.next_life`). If the spec's unique lock is held, its mode
         decides (`core.locks`).
 
         A spec with `after` is blocked until those jobs have ended; an id in `after` that does not
