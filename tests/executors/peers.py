@@ -20,7 +20,7 @@ from uuid import uuid4
 
 import pytest
 
-from jobq import Queue, Retry, Worker
+from jobq import Queue, Worker
 from jobq.core.records import Complete
 from jobq.executors.pool import pool as pool_module
 from jobq.executors.pool.child import Child
@@ -246,9 +246,7 @@ async def played(
 
     def run(argument: Any) -> Any: ...
 
-    good = queue.task(run, name="innocent", executor="process", retry=Retry(0))
-    bad = queue.task(
-        run, name="hostile", executor="process", retry=Retry(0), timeout=timeout, grace=grace
-    )
+    good = queue.task(name="innocent", executor="process", retry=0)(run)
+    bad = queue.task(name="hostile", executor="process", retry=0, timeout=timeout, grace=grace)(run)
     async with queue, Worker(queue, **{"pool": 2, "concurrency": 4, **options}) as worker:
         yield Line(queue, worker, peers, good, bad)

@@ -103,8 +103,8 @@ async def test_mutated_sequences_lose_no_slot_and_touch_no_other_job(
         assert not strange, strange[0]
         done += count
         log.info("%d sequences: %s after %s", done, dict(ends), dict(fuzzer.made))
-    assert ends["completed"] > SEQUENCES / 20, ends
-    assert ends["crashed"] > SEQUENCES / 4, ends
+    assert ends["completed"] > SEQUENCES / 100, ends
+    assert ends["crashed"] > SEQUENCES / 10, ends
 
 
 async def _round(line: Line, count: int, first: int, ends: Counter[str]) -> None:

@@ -180,7 +180,7 @@ has sent an end in the name of its process before, and the job that runs now is 
 
 encode = msgspec.msgpack.Encoder().encode
 decode_to_child = msgspec.msgpack.Decoder(ToChild).decode
-_from_child = msgspec.msgpack.Decoder[FromChild](FromChild)
+_decode_from_child = msgspec.msgpack.Decoder(FromChild).decode
 
 
 class Incoherent(Exception):
@@ -190,9 +190,10 @@ class Incoherent(Exception):
 def decode_from_child(body: bytes | memoryview) -> FromChild:
     """The message. Incoherent if it is none, whatever is wrong with it."""
     try:
-        return _from_child.decode(body)
+        message: FromChild = _decode_from_child(body)
     except Exception as error:  # also UnicodeDecodeError and RecursionError
         raise Incoherent(f"what is no message: {error}") from None
+    return message
 
 
 def frame(message: ToChild | FromChild) -> bytes:
