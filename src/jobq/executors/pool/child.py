@@ -40,7 +40,7 @@ from jobq.executors.pool.output import Output, readable_bytes
 from jobq.executors.pool.requests import serve
 from jobq.executors.pool.shared import Shared, make_shared
 from jobq.executors.running import Running
-from jobq.executors.sandbox import Workspace, environment, visible_urls
+from jobq.executors.sandbox import Sandboxes, Watch, environment, visible_urls
 
 log = logging.getLogger("jobq")
 
@@ -72,6 +72,7 @@ class Child:
         stores: Mapping[str, str],
         measure: bool,
         lifespan: tuple[str, str] | None = None,
+        sandboxes: Sandboxes,
         on_free: Callable[[Child], None],
         on_end: Callable[[Child], None],
     ) -> None:
@@ -96,7 +97,8 @@ class Child:
         self._frames = Frames()
         self._unsent = bytearray()
         permissions = group.permissions
-        self._workspace = None if permissions is None else Workspace.open(permissions)
+        self._workspace = None if permissions is None else sandboxes.workspace(permissions)
+        self._watch: Watch | None = None  # with permissions
         urls = dict(stores) if permissions is None else visible_urls(permissions, stores)
         # A process with permissions runs code that the application need not trust, so it gets
         # none of the application's resources.
@@ -104,6 +106,9 @@ class Child:
         hello = Hello(os.getpid(), tasks, urls, measure, permissions, self._workspace, own)
         try:
             self._start(hello)
+            if permissions is not None and self._workspace is not None:
+                self._watch = sandboxes.watch(permissions, self._workspace, self.process.pid)
+            self._send(hello)
         except BaseException:
             self._remove_workspace()
             raise
@@ -125,6 +130,7 @@ class Child:
             theirs.callback(os.close, shared)
             self._shared = Shared(shared)
             ours.callback(self._shared.close)
+            inherited = () if hello.workspace is None else hello.workspace.inherited
             self.process = subprocess.Popen(
                 [
                     sys.executable,
@@ -138,7 +144,7 @@ class Child:
                 stdin=subprocess.DEVNULL,
                 stdout=printed,
                 stderr=printed,
-                pass_fds=[there.fileno(), shared],
+                pass_fds=[there.fileno(), shared, *inherited],
                 env=None
                 if hello.permissions is None
                 else environment(hello.permissions, os.environ),
@@ -151,7 +157,6 @@ class Child:
         self._loop.add_reader(here, self._readable)
         self._loop.add_reader(self._printed, self._read_output)
         self._exit = Exit(self.process.pid, self._exited)
-        self._send(hello)
 
     # ── jobs ──
 
@@ -163,6 +168,8 @@ class Child:
             return self._ended
         self.run = run
         self.jobs += 1
+        if self._watch is not None:
+            self._watch.begin(self.kill)
         self._send(Start(self.jobs, task, run.lease, now_ms))
         return self._ended
 
@@ -238,7 +245,8 @@ class Child:
     def _received(self, message: FromChild) -> None:
         if isinstance(message, (Done, Stopped)):
             self.memory = message.memory
-            self.used_up = message.last
+            left = self._watch is not None and self._watch.left_processes()
+            self.used_up = message.last or left  # its end kills them
             self._end_job(message.outcome if isinstance(message, Done) else Interrupted())
         elif isinstance(message, Request):
             if self.run is not None:
@@ -302,6 +310,8 @@ class Child:
         if self.timer is not None:
             self.timer.cancel()
             self.timer = None
+        if self._watch is not None:
+            self._watch.end()
         if output is None:
             _resolve(future, ended)
         else:
@@ -317,7 +327,13 @@ class Child:
         # The whole group, before its leader is waited for: until then its number is not reused.
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(self.process.pid, signal.SIGKILL)
+        if self._watch is not None:
+            self._watch.end()
         status = self.process.wait()  # at once: it has ended
+        if self._watch is not None:
+            self._watch.close()
+            if self._watch.exceeded and status == -signal.SIGKILL and self.run is not None:
+                status, self.killed = -signal.SIGXCPU, False  # whoever killed it, that is why
         self.dead = True
         self._read_rest()
         if self.timer is not None:

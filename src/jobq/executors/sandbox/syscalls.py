@@ -75,6 +75,7 @@ _NUMBERS: dict[str, tuple[int | None, int | None]] = {
     "perf_event_open": (298, 241),
     "pidfd_send_signal": (424, 424),
     "pivot_root": (155, 41),
+    "prctl": (157, 167),
     "prlimit64": (302, 261),
     "ptrace": (101, 117),
     "reboot": (169, 142),
@@ -125,6 +126,7 @@ LAST_KNOWN = 469
 
 MACHINES = ("x86_64", "aarch64")
 
+PR_SET_PDEATHSIG = 1
 PR_SET_NO_NEW_PRIVS = 38
 PR_GET_NO_NEW_PRIVS = 39
 PR_CAPBSET_DROP = 24
