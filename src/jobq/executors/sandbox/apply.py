@@ -191,7 +191,7 @@ def _ruleset(
 ) -> Ruleset:
     ports = () if isinstance(permissions.network, bool) else permissions.network
     rules = Ruleset(kernel.landlock, ports=permissions.network is not True)
-    rules.allow_existing(defaults.system(permissions), READ)
+    rules.allow_existing(defaults.system(network=bool(permissions.network)), READ)
     rules.allow_existing([defaults.NULL], READ_FILE | WRITE_FILE)
     rules.allow(workspace.folder, READ | WRITE)
     if workspace.inherited:

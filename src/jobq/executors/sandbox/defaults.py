@@ -77,9 +77,9 @@ DNS = 53
 """TCP port of name servers."""
 
 
-def system(permissions: Permissions) -> list[str]:
+def system(*, network: bool) -> list[str]:
     """Files and folders of the system that a child may read besides those that are named."""
-    return [*_SYSTEM, *(_WITH_NETWORK if permissions.network else ())]
+    return [*_SYSTEM, *(_WITH_NETWORK if network else ())]
 
 
 def installed() -> list[str]:

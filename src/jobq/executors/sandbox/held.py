@@ -7,7 +7,6 @@ its next start, or read what belongs to the worker.
 
 from __future__ import annotations
 
-import fcntl
 import os
 import sys
 import tempfile
@@ -57,6 +56,8 @@ class Held:
     stores: tuple[str, ...] = ()
     """URLs of the worker's stores: their files are not for children."""
     _mounts: Mounts = field(default_factory=Mounts)
+    _installed: list[str] = field(default_factory=defaults.installed)
+    _application: list[str] = field(default_factory=defaults.application)
     _opened: dict[tuple[str, ...], int] = field(default_factory=dict)
     _private: dict[str, str] = field(default_factory=dict)
     _code: list[Grant] = field(default_factory=list)
@@ -64,7 +65,7 @@ class Held:
 
     def __post_init__(self) -> None:
         try:
-            self._check()
+            self._check(self.tasks)
             self._code = list(self._code_grants())
             for task in self.tasks:
                 self.descriptors(task.permissions)
@@ -80,8 +81,9 @@ class Held:
         """
         if permissions not in self._tables:
             if all(task.permissions != permissions for task in self.tasks):
-                self.tasks.append(Confined("a task that was added later", permissions))
-                self._check()
+                added = Confined("a task that was added later", permissions)
+                self._check([*self.tasks, added])
+                self.tasks.append(added)
             grants = self.grants(permissions)
             table = self._keep((str(len(self._tables)),), os.memfd_create("jobq-grants"))
             os.pwrite(table, msgspec.msgpack.encode(grants), 0)
@@ -106,16 +108,16 @@ class Held:
 
     # ── checks ──
 
-    def _check(self) -> None:
+    def _check(self, tasks: Sequence[Confined]) -> None:
         """ConfigError if a job could replace what another one uses, or read the worker's files."""
         writable = [
             (task, place)
-            for task in self.tasks
+            for task in tasks
             for place in map(lookup, task.permissions.write)
             if place.real is not None
         ]
         self._private = self._private_files()
-        for task in self.tasks:
+        for task in tasks:
             named = [*_named(task.permissions), *(("run", path) for path in task.programs)]
             for option, path in named:
                 place, said = lookup(path), f"{task.where}: {option}= names {path}"
@@ -126,7 +128,7 @@ class Held:
                     )
                 self._check_not_replaceable(place, said, writable)
                 self._check_not_private(place, said)
-        for path, what in _implied(self.tasks):
+        for path, what in self._implied(tasks):
             self._check_not_replaceable(lookup(path), f"{what} {path}", writable, itself=True)
 
     def _check_not_replaceable(
@@ -161,10 +163,19 @@ class Held:
                     "a folder. Name the folders and files in it that the task needs"
                 )
 
+    def _implied(self, tasks: Iterable[Confined]) -> Iterator[tuple[str, str]]:
+        """Paths that every child uses, and what they are for. No job may change them."""
+        network = any(task.permissions.network for task in tasks)
+        for path in defaults.system(network=network):
+            yield path, "every child may read"
+        for path in [*self._installed, *self._application]:
+            yield path, "the worker imports code from"
+        yield _temporary(), "jobs have their temporary folders in"
+
     def _private_files(self) -> dict[str, str]:
         """Files of the worker, by path without links: what each of them is."""
         found = secrets.known(self.stores, variables=os.environ, arguments=sys.argv[1:])
-        for folder in defaults.application():
+        for folder in self._application:
             found |= dict.fromkeys(
                 secrets.search(folder, self._writable_below(folder)),
                 "a key, a database or settings beside the code, by its name",
@@ -180,8 +191,7 @@ class Held:
         Left out are private files, files that jobs can write, and links.
         """
         budget = MAX_ENTRIES
-        own = defaults.application()
-        for folder in [*defaults.installed(), *own]:
+        for folder in [*self._installed, *self._application]:
             place = lookup(folder)
             fd = self._open(place)
             if fd is None or place.real is None:
@@ -189,7 +199,7 @@ class Held:
             private = {*self._private, _temporary()}
             left_out = {path for path in private if is_under(path, place.real)}
             left_out |= self._writable_below(place.real)
-            if not os.path.isdir(place.real) or (folder not in own and not left_out):
+            if not os.path.isdir(place.real) or (folder in self._installed and not left_out):
                 yield Grant(fd, READ)
                 continue
             names = tuple(_entries(place.real, left_out))
@@ -220,6 +230,8 @@ class Held:
         return self._opened[key]
 
     def _keep(self, key: tuple[str, ...], fd: int) -> int:
+        import fcntl  # not on Windows, where this module is imported too
+
         self._opened[key] = moved = fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, _MIN_FD)
         os.close(fd)
         return moved
@@ -242,16 +254,6 @@ def allow(rules: Ruleset, grants: Iterable[Grant]) -> None:
 
 def _named(permissions: Permissions) -> list[tuple[str, str]]:
     return [(option, path) for option in _ACCESS for path in getattr(permissions, option)]
-
-
-def _implied(tasks: Iterable[Confined]) -> Iterator[tuple[str, str]]:
-    """Paths that every child uses, and what they are. No job may change them."""
-    for task in tasks:
-        for path in defaults.system(task.permissions):
-            yield path, "every child may read"
-    for path in [*defaults.installed(), *defaults.application()]:
-        yield path, "the worker imports code from"
-    yield _temporary(), "jobs have their temporary folders in"
 
 
 def _temporary() -> str:

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 from jobq.core.policies import Permissions
 from jobq.executors.sandbox.held import Confined, Held
+from jobq.executors.sandbox.syscalls import supported
 from jobq.executors.sandbox.watch import Guard, Watch
 from jobq.executors.sandbox.workspace import Workspace
 
@@ -24,12 +25,12 @@ class Sandboxes:
         files of the worker or of another task.
         """
         tasks = list(tasks)
-        if tasks and self._held is None:
+        if tasks and self._held is None and supported():
             self._held = Held(tasks, tuple(stores))
 
     def workspace(self, permissions: Permissions) -> Workspace:
         """Prepare what a child with these permissions needs."""
-        if self._held is None:
+        if self._held is None and supported():
             self._held = Held([])
         if permissions.processes:
             self._guard.start()
