@@ -1,9 +1,9 @@
 """A process that stands for a worker: hostile jobs rearrange files, and later ones profit from it.
 
-For each case of an arrangement of named paths it makes fresh files, opens them as a worker does, and
-forks children one after the other: the first life tries one thing, the second one takes what it can
-get, and so does a third one after the worker has been started again. It prints a line of JSON for
-each case.
+For each case of an arrangement of named paths it makes fresh files, opens them as a worker does,
+and forks children one after the other: the first life tries one thing, the second one takes what it
+can get, and so does a third one after the worker has been started again. It prints a line of JSON
+for each case.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ from jobq.executors.sandbox.places import Mounts, Place, is_under, lookup
 _MIN_FD = 10
 """Held descriptors are above those that a program gets."""
 MAX_ENTRIES = 5_000
-"""Entries of code folders that are allowed one by one. A child takes about 15 ms for so many."""
+"""Entries of code folders that are allowed one by one. A child takes about 40 ms for so many."""
 _ACCESS = {"read": READ, "write": WRITE, "run": EXECUTE | READ_FILE}
 WORKSPACE_PREFIX = "jobq-"
 

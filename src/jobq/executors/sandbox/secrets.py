@@ -44,6 +44,8 @@ def known(
     `stores` are the URLs of its stores. Files of a database count even if they do not exist yet.
     """
     found: dict[str, str] = {}
+    for path in _open_databases():
+        found |= _database(path, "a database that this worker has open")
     for url in stores:
         parts = urlsplit(url)
         if parts.scheme.lower() == "sqlite" and len(parts.path) > 1:
@@ -51,8 +53,6 @@ def known(
         for option, value in parse_qsl(parts.query):
             if _NAMED.search(option):
                 found |= _file(value, f"the file of {option}= in a store's URL")
-    for path in _open_databases():
-        found |= _database(path, "a database that this worker has open")
     for name, value in variables.items():
         if name.startswith("JQ_") or _NAMED.search(name):
             found |= _file(value, f"the file that {name} names")

@@ -6,6 +6,7 @@ import ctypes
 import os
 import platform
 import sys
+from functools import cache
 
 MACHINE = platform.machine()
 
@@ -145,12 +146,17 @@ def supported() -> bool:
     return sys.platform == "linux" and MACHINE in MACHINES
 
 
-def call(name: str, *arguments: object) -> int:
-    """Make the system call and return its result. Raises OSError if it fails."""
+@cache
+def _libc() -> ctypes.CDLL:
     libc = ctypes.CDLL(None, use_errno=True)
     libc.syscall.restype = ctypes.c_long  # an address does not fit an int
+    return libc
+
+
+def call(name: str, *arguments: object) -> int:
+    """Make the system call and return its result. Raises OSError if it fails."""
     words = [ctypes.c_long(a) if isinstance(a, int) else a for a in arguments]
-    result: int = libc.syscall(ctypes.c_long(number(name) or -1), *words)
+    result: int = _libc().syscall(ctypes.c_long(number(name) or -1), *words)
     if result == -1:
         error = ctypes.get_errno()
         raise OSError(error, f"{name}: {os.strerror(error)}")
@@ -159,9 +165,8 @@ def call(name: str, *arguments: object) -> int:
 
 def prctl(option: int, *arguments: int) -> int:
     """Call prctl. Raises OSError if it fails."""
-    libc = ctypes.CDLL(None, use_errno=True)
     words = [ctypes.c_ulong(a) for a in (*arguments, 0, 0, 0, 0)[:4]]
-    result: int = libc.prctl(ctypes.c_int(option), *words)
+    result: int = _libc().prctl(ctypes.c_int(option), *words)
     if result < 0:
         error = ctypes.get_errno()
         raise OSError(error, f"prctl {option}: {os.strerror(error)}")
