@@ -63,12 +63,6 @@ class WorkerExecutors(Executors):
                     if not stopped():  # else the stop has ended the processes
                         raise
 
-    async def aclose(self) -> None:
-        """End the child processes, and release what the executors hold."""
-        for executor in tuple(self.values()):  # a worker that is still starting may add one
-            await executor.aclose()
-        self.settings.sandboxes.close()
-
     def startable(self, concurrency: int) -> int:
         """How many jobs can start at once: no more than children, if all jobs need one."""
         names = {task.executor for queue in self._queues for task in queue.tasks.values()}

@@ -364,10 +364,38 @@ def cases(arrangement: Arrangement) -> Iterator[Case]:
             yield Case(arrangement.name, options, tasks, action.__name__)
 
 
+def replaced_by_others(kernel: Kernel) -> dict[str, list[str]]:
+    """What a job can read after somebody else has replaced its folder. By path: texts."""
+    world = World(ARRANGEMENTS[0])
+    place = f"{world.base}/in"
+    permissions = Permissions(read=[place])
+    held = Held([Confined("task", permissions)])
+    os.rename(place, f"{place}.old")
+    os.symlink(f"{world.base}/outside", place)
+
+    def read() -> list[str]:
+        texts = []
+        for path in (f"{place}/file", f"{place}.old/file"):
+            with suppress(OSError):
+                texts.append(Path(path).read_text())
+        return texts
+
+    while_held = live(permissions, held, kernel, read)
+    held.close()
+    held = Held([Confined("task", permissions)])
+    after_a_restart = live(permissions, held, kernel, read)
+    held.close()
+    world.close()
+    return {"while held": while_held, "after a restart": after_a_restart}
+
+
 def main(name: str) -> None:
     # The code of this repository takes long to look through, and children need no more of it.
     sys.path[:] = [entry for entry in sys.path if "python3" in entry]
     kernel = this_kernel_to_a_child()
+    if name == "replaced by others":
+        sys.stdout.write(json.dumps(replaced_by_others(kernel)))
+        return
     arrangement = next(each for each in ARRANGEMENTS if each.name == name)
     for case in cases(arrangement):
         sys.stdout.write(json.dumps(asdict(run(case, arrangement, kernel))) + "\n")

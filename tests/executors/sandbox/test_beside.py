@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from jobq import ConfigError, Permissions
-from jobq.executors.sandbox import held
+from jobq.executors.sandbox import held, secrets
 from jobq.executors.sandbox.held import Confined, Held
 from tests.executors.sandbox.beside import KINDS, PUBLIC, Outcome, cases
 from tests.executors.sandbox.channel import ROOT
@@ -68,6 +68,48 @@ def test_the_temporary_folders_of_other_jobs_cannot_be_named(
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     with pytest.raises(ConfigError, match="temporary f"):
         Held([Confined("task t", Permissions(**{option: [str(tmp_path)]}))])
+
+
+def test_a_program_must_not_be_writable(tmp_path: Path) -> None:
+    """A task with more permissions could run what a job has written."""
+    (tmp_path / "tool").touch()
+    tool = str(tmp_path / "tool")
+    with pytest.raises(ConfigError, match=r"task b: run= names .* write= of task a"):
+        Held(
+            [
+                Confined("task a", Permissions(write=[tool])),
+                Confined("task b", Permissions(run=[tool])),
+            ]
+        )
+    with pytest.raises(ConfigError, match=r"task b: run= names .* write= of task a"):
+        Held(
+            [
+                Confined("task a", Permissions(write=[tool])),
+                Confined("task b", Permissions(), (tool,)),
+            ]
+        )
+
+
+@pytest.mark.parametrize(
+    ("name", "private"),
+    [
+        ("JQ_TOKEN_FILE", True),
+        ("KUBECONFIG", True),
+        ("PGPASSFILE", True),
+        ("AWS_SHARED_CREDENTIALS_FILE", True),
+        ("JQ_TLS_KEY", True),
+        ("TOKENIZER_FILE", False),
+        ("SSL_CERT_FILE", False),
+        ("JQ_TLS_CA", False),
+    ],
+)
+def test_variables_name_private_files_by_whole_words(
+    tmp_path: Path, name: str, private: bool
+) -> None:
+    (tmp_path / "file").touch()
+    variables = {name: str(tmp_path / "file"), "OTHER_KEY": "not a path", "A_TOKEN": "\0"}
+    found = secrets.known((), variables=variables, arguments=())
+    assert (str(tmp_path / "file") in found) == private
 
 
 @pytest.mark.parametrize("path", ["/etc", "/usr", "/"])

@@ -55,5 +55,14 @@ def test_nothing_is_ever_read_or_written_that_is_not_named(
         assert not expected or words in each["refused"]
 
 
+def test_a_path_is_looked_up_once_when_the_worker_starts() -> None:
+    command = [sys.executable, "-m", "tests.executors.sandbox.lives", "replaced by others"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, timeout=200, check=True)
+    assert json.loads(done.stdout) == {
+        "while held": ["in in/file. "],
+        "after a restart": ["in outside/file. "],
+    }
+
+
 def test_the_family_is_large() -> None:
     assert sum(len(list(cases(arrangement))) for arrangement in ARRANGEMENTS) > 400

@@ -126,10 +126,12 @@ class Held:
                         f"{said}, which leads to the folder of one process, and each child is "
                         "another one: name /proc"
                     )
-                self._check_not_replaceable(place, said, writable)
+                self._check_not_replaceable(place, said, writable, itself=option == "run")
                 self._check_not_private(place, said)
         for path, what in self._implied(tasks):
-            self._check_not_replaceable(lookup(path), f"{what} {path}", writable, itself=True)
+            place = lookup(path)
+            folder = os.path.isdir(path)
+            self._check_not_replaceable(place, f"{what} {path}", writable, itself=folder)
 
     def _check_not_replaceable(
         self,
@@ -142,7 +144,7 @@ class Held:
         """Refuse a path that a job could lead elsewhere. With `itself`, it must not be writable."""
         for task, other in writable:
             assert other.real is not None
-            same = itself and place.real == other.real and os.path.isdir(other.real)
+            same = itself and place.real == other.real
             at = next((at for at in place.used if self._mounts.is_below(at, other.real)), None)
             if at is None and not same:
                 continue

@@ -15,8 +15,12 @@ _OF_A_DATABASE = ("", "-wal", "-shm", "-lock", "-journal")
 """A SQLite database consists of these files. Not all of them exist at all times."""
 _SQLITE = b"SQLite format 3\0"
 
-_NAMED = re.compile(r"key|token|secret|passw|passfile|cred|config", re.IGNORECASE)
-"""Options and variables that name a file with something secret in it."""
+_NAMED = re.compile(
+    r"(^|[_-]|ssl|pg|kube)(keys?|tokens?|secrets?|credentials?|password|passfile|config)($|[_-])",
+    re.IGNORECASE,
+)
+"""Options and variables that name a file with something secret in it, e.g. `--tls-key`, `sslkey`,
+JQ_TOKEN_FILE, but not TOKENIZER_FILE."""
 
 # Files that are taken for secrets by their names, wherever they lie beside code.
 _NAMES = re.compile(
@@ -54,7 +58,7 @@ def known(
             if _NAMED.search(option):
                 found |= _file(value, f"the file of {option}= in a store's URL")
     for name, value in variables.items():
-        if name.startswith("JQ_") or _NAMED.search(name):
+        if _NAMED.search(name):
             found |= _file(value, f"the file that {name} names")
     for option, value in _options(arguments):
         if _NAMED.search(option):
@@ -99,8 +103,10 @@ def _is_key(entry: os.DirEntry[str]) -> bool:
 
 
 def _database(path: str, what: str) -> dict[str, str]:
-    real = os.path.realpath(path)
-    return {real + suffix: what for suffix in _OF_A_DATABASE}
+    # jobq locks beside the path, and SQLite writes beside the file that a link leads to.
+    link = os.path.join(os.path.realpath(os.path.dirname(path)), os.path.basename(path))
+    files = (link, os.path.realpath(path))
+    return {file + suffix: what for file in files for suffix in _OF_A_DATABASE}
 
 
 def _file(value: str, what: str) -> dict[str, str]:
