@@ -97,6 +97,7 @@ class Child:
         self._frames = Frames()
         self._unsent = bytearray()
         permissions = group.permissions
+        self._sandboxes = sandboxes
         self._workspace = None if permissions is None else sandboxes.workspace(permissions)
         self._watch: Watch | None = None  # with permissions
         urls = dict(stores) if permissions is None else visible_urls(permissions, stores)
@@ -106,9 +107,6 @@ class Child:
         hello = Hello(os.getpid(), tasks, urls, measure, permissions, self._workspace, own)
         try:
             self._start(hello)
-            if permissions is not None and self._workspace is not None:
-                self._watch = sandboxes.watch(permissions, self._workspace, self.process.pid)
-            self._send(hello)
         except BaseException:
             self._remove_workspace()
             raise
@@ -157,6 +155,11 @@ class Child:
         self._loop.add_reader(here, self._readable)
         self._loop.add_reader(self._printed, self._read_output)
         self._exit = Exit(self.process.pid, self._exited)
+        if hello.permissions is not None and hello.workspace is not None:
+            self._watch = self._sandboxes.watch(
+                hello.permissions, hello.workspace, self.process.pid
+            )
+        self._send(hello)
 
     # ── jobs ──
 
