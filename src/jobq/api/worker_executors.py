@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+import os
+import shutil
+from collections.abc import Callable, Iterator, Sequence
 
 from jobq.api.child_processes import check_permissions
 from jobq.engine.executors import Executors
@@ -12,6 +14,7 @@ from jobq.errors import ConfigError
 from jobq.executors import check_executor
 from jobq.executors.handlers import Callee
 from jobq.executors.lifespan import LifespanFunction, lifespan_address
+from jobq.executors.sandbox import Confined
 from jobq.executors.settings import ExecutorSettings
 
 
@@ -32,6 +35,10 @@ class WorkerExecutors(Executors):
         """Refuse a task that this worker cannot run: its jobs would fail one by one."""
         for queue in self._queues:
             _check_tasks(queue)
+        self.settings.sandboxes.prepare(
+            (confined for queue in self._queues for confined in _confined(queue)),
+            stores={queue.url for queue in self._queues},
+        )
         names = {task.executor for queue in self._queues for task in queue.tasks.values()}
         if self._lifespan is not None and "process" in names:
             address = lifespan_address(self._lifespan)
@@ -56,15 +63,19 @@ class WorkerExecutors(Executors):
                     if not stopped():  # else the stop has ended the processes
                         raise
 
-    async def aclose(self) -> None:
-        """End the child processes, and release what the executors hold."""
-        for executor in tuple(self.values()):  # a worker that is still starting may add one
-            await executor.aclose()
-
     def startable(self, concurrency: int) -> int:
         """How many jobs can start at once: no more than children, if all jobs need one."""
         names = {task.executor for queue in self._queues for task in queue.tasks.values()}
         return min(concurrency, self.settings.pool) if names == {"process"} else concurrency
+
+
+def _confined(queue: Source) -> Iterator[Confined]:
+    """The tasks of a queue that have permissions."""
+    for task in queue.tasks.values():
+        if (permissions := getattr(task, "permissions", None)) is not None:
+            where = f"task {task.name} of queue {queue.qname.queue}"
+            programs = filter(None, map(shutil.which, getattr(task, "programs", ())))
+            yield Confined(where, permissions, tuple(map(os.path.abspath, programs)))
 
 
 def _check_tasks(queue: Source) -> None:

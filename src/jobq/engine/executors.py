@@ -16,3 +16,9 @@ class Executors(dict[str, Executor | ApartExecutor]):
     def __missing__(self, name: str) -> Executor | ApartExecutor:
         self[name] = executor = open_executor(name, self.settings)
         return executor
+
+    async def aclose(self) -> None:
+        """End the child processes, and release what the executors hold."""
+        for executor in tuple(self.values()):  # a worker that is still starting may add one
+            await executor.aclose()
+        self.settings.sandboxes.close()

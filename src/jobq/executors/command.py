@@ -21,6 +21,7 @@ import os
 import random
 import shutil
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Any, Literal, NamedTuple, Protocol
 
 import msgspec
@@ -36,7 +37,7 @@ from jobq.executors.ends import Died, Ended, Interrupted
 from jobq.executors.handlers import Callee
 from jobq.executors.programs import Program, Written
 from jobq.executors.running import Running
-from jobq.executors.sandbox import Workspace, explain_signal
+from jobq.executors.sandbox import explain_signal
 from jobq.executors.sandbox.launch import Order
 from jobq.executors.sandbox.launch import command as launched
 from jobq.executors.settings import ExecutorSettings
@@ -91,8 +92,9 @@ class CommandExecutor:
 
     apart: Literal[True] = True
 
-    def __init__(self) -> None:
+    def __init__(self, settings: ExecutorSettings) -> None:
         self._loop = asyncio.get_running_loop()
+        self._sandboxes = settings.sandboxes
         self._running: dict[Running, Program] = {}
 
     async def start(self, tasks: Iterable[tuple[str, str, str, Any]]) -> None:
@@ -111,10 +113,12 @@ class CommandExecutor:
         arguments, stdin = task.call(run.lease)
         begin()
         permissions = task.permissions
-        workspace = None if permissions is None else Workspace.open(permissions)
+        workspace = None if permissions is None else self._sandboxes.workspace(permissions)
         try:
             variables = _variables(task, run.lease)
+            watch = None
             if permissions is not None and workspace is not None:
+                watch = partial(self._sandboxes.watch, permissions, workspace)
                 arguments = launched(
                     Order(
                         permissions,
@@ -127,7 +131,13 @@ class CommandExecutor:
                 )
                 variables = dict(os.environ)  # the launcher passes on what is allowed
             program = self._running[run] = Program(
-                run, arguments, variables, stdin, limit=(task.max_payload or 2**20) + 1
+                run,
+                arguments,
+                variables,
+                stdin,
+                limit=(task.max_payload or 2**20) + 1,
+                inherited=() if workspace is None else workspace.inherited,
+                watch=watch,
             )
             written = await program.ended
             return self._outcome(run, task, program, written)
@@ -227,4 +237,4 @@ def _own(lease: Lease) -> dict[str, str]:
 
 def open(settings: ExecutorSettings) -> CommandExecutor:
     """Return an executor for the running event loop."""
-    return CommandExecutor()
+    return CommandExecutor(settings)

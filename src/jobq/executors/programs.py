@@ -6,18 +6,21 @@ import asyncio
 import fcntl
 import os
 import signal
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
 from jobq.executors.exits import Exit
 from jobq.executors.pool.output import Output, readable_bytes
 from jobq.executors.running import Running
+from jobq.executors.sandbox import Watch
 
 RESULT = 3
 """The descriptor on which a program may write its result."""
 _CHUNK = 2**16
 """Bytes of one read or write: what a pipe holds."""
+_STARTING_MS = 1000
+"""Processor time that the launcher of a program with permissions may take."""
 _MIN_FD = 10
 """Descriptors of ours are above those that the program gets."""
 
@@ -42,8 +45,13 @@ class Program:
         stdin: bytes,
         *,
         limit: int,
+        inherited: Iterable[int] = (),
+        watch: Callable[[int], Watch] | None = None,
     ) -> None:
-        """`limit` is how many bytes of its output are kept. More cannot be a result."""
+        """`limit` is how many bytes of its output are kept. More cannot be a result.
+
+        `inherited` are descriptors that the program gets. `watch` is called with its process id.
+        """
         self.stopped = False  # it was asked to stop
         self.killed = False
         self._loop = asyncio.get_running_loop()
@@ -55,7 +63,10 @@ class Program:
         self._stdin = memoryview(stdin)
         self._timer: asyncio.TimerHandle | None = None
         self._pipes: dict[int, int] = {}  # the program's descriptor → our end
-        self._start(arguments, variables)
+        self._start(arguments, variables, inherited)
+        self._watch = None if watch is None else watch(self.pid)
+        if self._watch is not None:
+            self._watch.begin(self.kill, starting_ms=_STARTING_MS)
         self._exit = Exit(self.pid, self._exited)
         for number, fd in self._pipes.items():
             if number:
@@ -63,7 +74,9 @@ class Program:
             else:
                 self._loop.add_writer(fd, self._write, fd)
 
-    def _start(self, arguments: Sequence[str], variables: Mapping[str, str]) -> None:
+    def _start(
+        self, arguments: Sequence[str], variables: Mapping[str, str], inherited: Iterable[int]
+    ) -> None:
         theirs: dict[int, int] = {}
         try:
             for number in (0, 1, 2, RESULT):
@@ -73,7 +86,10 @@ class Program:
                 arguments[0],
                 list(arguments),
                 variables,
-                file_actions=[(os.POSIX_SPAWN_DUP2, fd, number) for number, fd in theirs.items()],
+                file_actions=[
+                    (os.POSIX_SPAWN_DUP2, fd, number)
+                    for number, fd in (*theirs.items(), *((fd, fd) for fd in inherited))
+                ],
                 setpgroup=0,
                 setsigmask=(),
                 setsigdef=(signal.SIGPIPE, signal.SIGXFSZ),  # Python ignores them
@@ -149,7 +165,13 @@ class Program:
     def _exited(self) -> None:
         # The whole group, before its leader is waited for: until then its number is not reused.
         self._signal(signal.SIGKILL)
+        if self._watch is not None:
+            self._watch.end()
         _, status = os.waitpid(self.pid, 0)
+        if self._watch is not None:
+            self._watch.close()
+            if self._watch.exceeded and os.WIFSIGNALED(status):
+                status, self.killed = signal.SIGXCPU, False
         if self._timer is not None:
             self._timer.cancel()
         for number in (2, 1, RESULT):

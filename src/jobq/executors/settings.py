@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from jobq.executors.cpus import usable_cpus
+from jobq.executors.sandbox import Sandboxes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,3 +21,5 @@ class ExecutorSettings:
     end_timeout_s: float = 5.0
     # The module and the name of the function of the worker's lifespan.
     lifespan: tuple[str, str] | None = None
+    # What children with permissions may use.
+    sandboxes: Sandboxes = field(default_factory=Sandboxes, compare=False)

@@ -105,5 +105,4 @@ class Drainer:
         self._runner.interrupts.release_running()
         await asyncio.sleep(0)
         await self._notes.aclose()
-        for executor in self._executors.values():
-            await executor.aclose()
+        await self._executors.aclose()

@@ -21,12 +21,15 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from jobq.executors.sandbox.syscalls import call
+from jobq.executors.sandbox.syscalls import call, prctl
 
 SECRET = "the worker's secret"
 VARIABLE = "ESCAPE_SECRET"
 TRUE = "/bin/true"
 
+_PR_SET_PDEATHSIG = 1
+_PR_GET_PDEATHSIG = 2
+_CLONE_PARENT = 0x00008000
 _MSG_FASTOPEN = 0x20000000
 _IPPROTO_MPTCP = 262
 _PTRACE_SEIZE = 0x4206
@@ -496,6 +499,27 @@ def regain_capabilities(target: Target) -> str:
 def leave_process_group(target: Target) -> str:
     os.setsid()
     return "left"
+
+
+def undo_death_with_worker(target: Target) -> str:
+    prctl(_PR_SET_PDEATHSIG, 0)
+    return "undone"
+
+
+def outlive_worker(target: Target) -> str:
+    number = ctypes.c_int()
+    ctypes.CDLL(None).prctl(_PR_GET_PDEATHSIG, ctypes.byref(number))
+    if number.value == signal.SIGKILL:
+        raise PermissionError(errno.EPERM, "it dies with its worker")
+    return "outlives it"
+
+
+def make_process_of_worker(target: Target) -> str:
+    """Make a process whose parent is the worker, which does not know it."""
+    made = call("clone", _CLONE_PARENT | signal.SIGCHLD, 0, 0, 0, 0)
+    if made == 0:
+        os._exit(0)
+    return "made"
 
 
 def make_user_namespace(target: Target) -> str:

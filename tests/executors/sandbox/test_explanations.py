@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import dataclasses
 import errno
+import mmap
+import re
 import signal
 import socket
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from jobq import PermissionDenied, Permissions
 from jobq.executors.sandbox import explain, explain_signal
+from jobq.executors.sandbox.kernel import this_kernel
 from tests.executors.sandbox.channel import Channel
+from tests.executors.sandbox.test_escapes import ESCAPES, Escape, asked
 
 
 def test_paths_are_named(channel: Channel) -> None:
@@ -55,6 +62,55 @@ def test_other_refusals_say_what_was_refused(
     channel: Channel, attempt: str, permissions: Permissions, words: str
 ) -> None:
     assert channel.explanation(attempt, permissions).startswith(words)
+
+
+@pytest.mark.parametrize("escape", ESCAPES, ids=str)
+def test_other_calls_of_the_same_function_change_no_explanation(
+    escape: Escape, channel: Channel
+) -> None:
+    """What was refused is named, not what the handler does elsewhere."""
+    plain = asked(escape, channel, without=())
+    if plain.permissions.cpu_ms is not None:
+        pytest.skip("a signal ends it, so there is no error to explain")
+    expected, found = map(channel.ask, (plain, dataclasses.replace(plain, distracted=True)))
+    names = re.compile(r"jobq-\w+")  # of temporary folders
+    assert names.sub("", found.explanation) == names.sub("", expected.explanation)
+
+
+@pytest.mark.parametrize(
+    ("attempt", "options", "words"),
+    [
+        ("read_by_hard_link", {}, "linking {secret} to "),
+        ("move_out", {}, "moving "),
+        ("leave_process_group", {}, "leaving the process group is not allowed"),
+        ("make_process_of_worker", {"processes": 3}, "a system call (clone: Operation not"),
+        ("fork_bomb", {"processes": 3}, "more than 3 processes are not allowed"),
+        ("run_setuid_program", {"processes": 3}, "running {setuid} is not allowed"),
+    ],
+)
+def test_a_refusal_names_what_the_handler_tried(
+    channel: Channel, attempt: str, options: dict[str, Any], words: str
+) -> None:
+    target = channel.target
+    if "{setuid}" in words and not target.setuid:
+        pytest.skip("only root can make a setuid program for this test")
+    if options and not this_kernel().counts_processes:
+        pytest.skip("this user's processes cannot be counted here")
+    expected = words.format(secret=target.secret, setuid=target.setuid)
+    assert channel.explanation(attempt, Permissions(**options)).startswith(expected)
+
+
+def test_a_socket_that_is_not_ready_is_not_a_refused_process() -> None:
+    error = BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
+    assert explain(error, Permissions(processes=2), "render") is None
+
+
+def test_a_file_that_cannot_be_mapped_is_not_the_network(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_text("x")
+    with pytest.raises(PermissionError) as caught, path.open("rb") as file:
+        mmap.mmap(file.fileno(), 1, prot=mmap.PROT_WRITE)
+    assert "network" not in str(explain(caught.value, Permissions(), "render"))
 
 
 @pytest.mark.parametrize(

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
+import subprocess
+import sys
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import asdict
 from pathlib import Path
@@ -159,6 +162,80 @@ async def test_a_worker_refuses_what_it_cannot_enforce_and_names_it(url: str) ->
         async with Worker(queue):
             pass
     await queue.aclose()
+
+
+@pytest.mark.parametrize("enforce", ["all", "best-effort"])
+async def test_a_worker_refuses_a_path_that_another_task_could_replace(
+    url: str, tmp_path: Path, enforce: Any
+) -> None:
+    queue = Queue("strict", url)
+    (tmp_path / "w" / "in").mkdir(parents=True)
+
+    @queue.task(executor="process", permissions=Permissions(write=[f"{tmp_path}/w"]))
+    def clean() -> None: ...
+
+    named = Permissions(read=[f"{tmp_path}/w/in"], enforce=enforce)
+
+    @queue.task(executor="process", permissions=named)
+    def render() -> None: ...
+
+    said = rf"task render of queue strict: read= names {tmp_path}/w/in, .* write= of task clean of"
+    with pytest.raises(ConfigError, match=said):
+        async with Worker(queue):
+            pass
+    await queue.aclose()
+
+
+async def test_a_worker_refuses_to_give_away_the_folder_of_its_store(
+    url: str, tmp_path: Path
+) -> None:
+    queue = Queue("strict", url)
+
+    @queue.task(executor="process", permissions=Permissions(read=[str(tmp_path)]))
+    def render() -> None: ...
+
+    with pytest.raises(ConfigError, match=rf"contains {tmp_path}/jobs.db \(a store of this worker"):
+        async with Worker(queue):
+            pass
+    await queue.aclose()
+
+
+_BESIDE = """
+import asyncio, pathlib
+from jobq import JobFailed, Permissions, Queue, Worker
+
+queue = Queue("q", "sqlite:///jobq.db")
+
+@queue.task(executor="process", retry=0, permissions=Permissions())
+def read(name):
+    import helper
+    return pathlib.Path(name).read_text(errors="replace")[:6]
+
+async def main():
+    async with queue, Worker(queue, pool=1):
+        for name in ("jobq.db", "jobq.db-wal", "jobq.db-lock", ".env", "helper.py"):
+            try:
+                print(name, await read.options(call_timeout=60).call(name))
+            except JobFailed as failed:
+                print(name, failed.failure.type)
+"""
+
+
+async def test_a_task_that_names_nothing_cannot_read_the_store_beside_its_code(
+    tmp_path: Path,
+) -> None:
+    for name, text in (("app.py", _BESIDE), ("helper.py", "x = 1"), (".env", "KEY=1")):
+        (tmp_path / name).write_text(text)
+    command = [sys.executable, "-c", "import asyncio, app; asyncio.run(app.main())"]
+    done = await asyncio.to_thread(
+        subprocess.run, command, cwd=tmp_path, capture_output=True, text=True, timeout=200
+    )
+    assert dict(line.split(" ", 1) for line in done.stdout.splitlines()) == {
+        **dict.fromkeys(
+            ("jobq.db", "jobq.db-wal", "jobq.db-lock", ".env"), "jobq.errors.PermissionDenied"
+        ),
+        "helper.py": "x = 1",
+    }, done.stderr
 
 
 def _runs(pid: int) -> bool:

@@ -23,12 +23,15 @@ class Permissions:
     """What a job in the `process` or `command` executor may access. The kernel enforces it.
 
     Nothing is allowed unless it is named. `read` and `write` are absolute paths of files or
-    folders; `write` does not include `read`. `run` are absolute paths of programs. `network` is
-    False, True, or a list of TCP ports that the job may connect to. `env` are names of variables.
+    folders; `write` does not include `read`. The worker opens them when it starts, and refuses a
+    path below one that any of its tasks may write. `run` are absolute paths of programs. `network`
+    is False, True, or a list of TCP ports that the job may connect to. `env` are names of
+    variables.
 
     `memory` is the address space of each process, in bytes or as "512M". `cpu` is seconds of
-    processor time per job. `files` is how many files each process may have open at once.
-    `processes` is how many processes the job may start; threads count as well unless it is 0.
+    processor time per job, with all its processes. `files` is how many files each process may have
+    open at once. `processes` is how many processes the job may start; threads count as well unless
+    it is 0.
 
     A worker refuses to start a task whose permissions its kernel cannot enforce.
     `enforce="best-effort"` logs what is missing instead, and enforces the rest.

@@ -47,7 +47,7 @@ from jobq.executors.pool.output import Output, readable_bytes
 from jobq.executors.pool.requests import serve
 from jobq.executors.pool.shared import SharedFile
 from jobq.executors.running import Running
-from jobq.executors.sandbox import Workspace, environment, visible_urls
+from jobq.executors.sandbox import Sandboxes, Watch, environment, visible_urls
 
 log = logging.getLogger("jobq")
 
@@ -88,6 +88,7 @@ class Child:
         stores: Mapping[str, str],
         measure: bool,
         lifespan: tuple[str, str] | None = None,
+        sandboxes: Sandboxes,
         on_free: Callable[[Child], None],
         on_end: Callable[[Child], None],
     ) -> None:
@@ -116,7 +117,9 @@ class Child:
         self._frames = Frames(SHORT)
         self._unsent = bytearray()
         permissions = group.permissions
-        self._workspace = None if permissions is None else Workspace.open(permissions)
+        self._sandboxes = sandboxes
+        self._workspace = None if permissions is None else sandboxes.workspace(permissions)
+        self._watch: Watch | None = None  # with permissions
         urls = dict(stores) if permissions is None else visible_urls(permissions, stores)
         # A process with permissions runs code that the application need not trust, so it gets
         # none of the application's resources.
@@ -144,6 +147,7 @@ class Child:
             self._shared = SharedFile()
             ours.callback(self._shared.close)
             shared = self._shared.descriptor
+            inherited = () if hello.workspace is None else hello.workspace.inherited
             self.process = subprocess.Popen(
                 [
                     sys.executable,
@@ -157,7 +161,7 @@ class Child:
                 stdin=subprocess.DEVNULL,
                 stdout=printed,
                 stderr=printed,
-                pass_fds=[there.fileno(), shared],
+                pass_fds=[there.fileno(), shared, *inherited],
                 env=None
                 if hello.permissions is None
                 else environment(hello.permissions, os.environ),
@@ -170,6 +174,10 @@ class Child:
         self._loop.add_reader(here, self._readable)
         self._loop.add_reader(self._printed, self._read_output)
         self._exit = Exit(self.process.pid, self._exited)
+        if hello.permissions is not None and hello.workspace is not None:
+            self._watch = self._sandboxes.watch(
+                hello.permissions, hello.workspace, self.process.pid
+            )
         self._send(frame(hello))
 
     # ── jobs ──
@@ -193,6 +201,8 @@ class Child:
         self.run, self._ended, self._max_payload = run, ended, max_payload
         self._unanswered = self._logged = 0
         self._frames.limit = longest(max_payload)
+        if self._watch is not None:
+            self._watch.begin(self.kill)
         self._send(data)
         return ended
 
@@ -318,7 +328,8 @@ class Child:
 
     def _reported(self, message: Done | Stopped) -> Ended:
         """How its job has ended. Incoherent if no run of this job can end like that."""
-        self.memory, self.used_up = message.memory, message.last
+        left = self._watch is not None and self._watch.left_processes()
+        self.memory, self.used_up = message.memory, message.last or left  # its end kills them
         if message.n > self.jobs:
             raise Incoherent("the end of another job")
         if isinstance(message, Stopped):
@@ -417,6 +428,8 @@ class Child:
         if self.timer is not None:
             self.timer.cancel()
             self.timer = None
+        if self._watch is not None:
+            self._watch.end()
         if output is None:
             _resolve(future, ended)
         else:
@@ -431,7 +444,13 @@ class Child:
             return
         # The whole group, before its leader is waited for: until then its number is not reused.
         self._signal(signal.SIGKILL)
+        if self._watch is not None:
+            self._watch.end()
         status = self.process.wait()  # at once: it has ended
+        if self._watch is not None:
+            self._watch.close()
+            if self._watch.exceeded and status == -signal.SIGKILL and self.run is not None:
+                status, self.killed = -signal.SIGXCPU, False  # whoever killed it, that is why
         self.dead = True
         self._read_rest()
         if self.timer is not None:

@@ -92,6 +92,7 @@ class Pool:
             stores={name: min(urls) for name, urls in self._stores.items() if len(urls) == 1},
             measure=self._settings.pool_max_memory is not None,
             lifespan=self._settings.lifespan,
+            sandboxes=self._settings.sandboxes,
             on_free=self._freed,
             on_end=self._ended,
         )

@@ -1,8 +1,9 @@
 """Permissions of a task, enforced by the kernel in the process that runs its handler.
 
-The worker asks `check` what its machine cannot enforce, makes a `Workspace`, and starts the child
-with the variables of `environment`. The child calls `apply` before it imports the application. It
-cannot undo that, so it serves one set of permissions until it ends. Several parts of the kernel
+The worker asks `check` what its machine cannot enforce, and opens the files of all its tasks
+(`Sandboxes`). For each child it makes a `Workspace`, starts the child with the variables of
+`environment`, and watches its processes. The child calls `apply` before it imports the application.
+It cannot undo that, so it serves one set of permissions until it ends. Several parts of the kernel
 work together:
 
 | | restricts |
@@ -10,7 +11,7 @@ work together:
 | Landlock (`landlock`) | paths, programs, TCP ports, signals, and inspecting other processes |
 | seccomp (`calls`, `bpf`) | sockets, new processes, metadata of files, and ways around Landlock |
 | namespaces (`namespaces`) | the network as a second line, and counting a user's processes |
-| limits (`limits`) | memory, processor time, open files, number of processes |
+| limits (`limits`, `watch`) | memory, processor time, open files, number of processes |
 | privileges (`privileges`) | capabilities, and setuid programs |
 | descriptors (`descriptors`) | open files that the worker or the job before has left |
 
@@ -21,12 +22,18 @@ from jobq.executors.sandbox.apply import Sandbox, apply
 from jobq.executors.sandbox.check import check
 from jobq.executors.sandbox.defaults import environment, visible_urls
 from jobq.executors.sandbox.explain import explain, explain_signal
+from jobq.executors.sandbox.held import Confined
 from jobq.executors.sandbox.report import Feature, features, machine
+from jobq.executors.sandbox.sandboxes import Sandboxes
+from jobq.executors.sandbox.watch import Watch
 from jobq.executors.sandbox.workspace import Workspace
 
 __all__ = [
+    "Confined",
     "Feature",
     "Sandbox",
+    "Sandboxes",
+    "Watch",
     "Workspace",
     "apply",
     "check",

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 from jobq.core.policies import Permissions
 from jobq.errors import ConfigError
-from jobq.executors.sandbox import calls, defaults, limits, namespaces, privileges
+from jobq.executors.sandbox import calls, defaults, held, limits, namespaces, privileges
 from jobq.executors.sandbox.descriptors import Descriptors
-from jobq.executors.sandbox.kernel import Kernel, missing, this_kernel_to_a_child
+from jobq.executors.sandbox.kernel import (
+    Kernel,
+    missing,
+    missing_features,
+    this_kernel_to_a_child,
+)
 from jobq.executors.sandbox.landlock import EXECUTE, READ, READ_FILE, WRITE, WRITE_FILE, Ruleset
 from jobq.executors.sandbox.workspace import Workspace
 
@@ -23,6 +28,7 @@ PARTS = (
     "limits",
     "capabilities",
     "privileges",
+    "death",
     "landlock",
     "seccomp",
 )
@@ -61,7 +67,7 @@ def apply(
     *,
     keep_fds: Iterable[int] = (),
     workspace: Workspace | None = None,
-    run: Iterable[str] = (),
+    run: Sequence[str] = (),
 ) -> Sandbox:
     """Restrict this process to the permissions, and every process that it starts. For good.
 
@@ -71,7 +77,8 @@ def apply(
     permissions, unless they say `enforce="best-effort"`.
     """
     kernel = this_kernel_to_a_child()
-    lacking = missing(permissions, kernel)
+    worker_has_looked = workspace is not None and workspace.inherited
+    lacking = (missing_features if worker_has_looked else missing)(permissions, kernel)
     if lacking and permissions.enforce == "all":
         raise ConfigError(f"permissions cannot be enforced: {'; '.join(lacking)}")
     own = workspace or Workspace.open(permissions)
@@ -89,7 +96,7 @@ def restrict(
     kernel: Kernel,
     keep_fds: Iterable[int],
     workspace: Workspace,
-    run: Iterable[str] = (),
+    run: Sequence[str] = (),
     without: frozenset[str] = frozenset(),
 ) -> Sandbox:
     """Put in force what the kernel offers. `without` names parts to leave out.
@@ -117,11 +124,13 @@ def restrict(
         ("variables", lambda: _keep_variables(permissions)),
         ("processes", lambda: _count_processes(permissions, kernel, workspace)),
         ("namespaces", lambda: _leave_network(permissions)),
-        ("descriptors", files.close_others),
+        ("descriptors", lambda: files.close_others(workspace.inherited)),
         ("landlock", make_ruleset),
+        ("descriptors", lambda: _close(workspace.inherited)),
         ("limits", lambda: limits.limit_resources(permissions)),
         ("capabilities", privileges.drop_capabilities),
         ("privileges", privileges.forbid_new_privileges),
+        ("death", privileges.die_with_parent),  # after all changes of rights
         ("landlock", enforce_ruleset),
         ("seccomp", filter_calls),
     ]
@@ -130,6 +139,11 @@ def restrict(
             step()
     _use_folder(workspace.folder)
     return Sandbox(permissions, workspace, files)
+
+
+def _close(descriptors: Iterable[int]) -> None:
+    for fd in descriptors:
+        os.close(fd)
 
 
 def _keep_variables(permissions: Permissions) -> None:
@@ -151,9 +165,11 @@ def _count_processes(permissions: Permissions, kernel: Kernel, workspace: Worksp
     Without `processes` the filter refuses processes, and threads are limited where that is
     possible.
     """
-    if workspace.cgroup is not None:
-        limits.join_cgroup(workspace.cgroup)
-    elif not kernel.root and namespaces.works(namespaces.own_user):
+    for group in workspace.cgroups:
+        limits.join_cgroup(group)
+    if workspace.counts:
+        return
+    if not kernel.root and namespaces.works(namespaces.own_user):
         namespaces.own_user()
         limits.limit_processes(permissions.processes)
     elif permissions.processes and permissions.enforce == "all":
@@ -171,18 +187,21 @@ def _leave_network(permissions: Permissions) -> None:
 
 
 def _ruleset(
-    permissions: Permissions, kernel: Kernel, workspace: Workspace, run: Iterable[str]
+    permissions: Permissions, kernel: Kernel, workspace: Workspace, run: Sequence[str]
 ) -> Ruleset:
     ports = () if isinstance(permissions.network, bool) else permissions.network
     rules = Ruleset(kernel.landlock, ports=permissions.network is not True)
-    rules.allow_existing(defaults.readable(permissions), READ)
+    rules.allow_existing(defaults.system(network=bool(permissions.network)), READ)
     rules.allow_existing([defaults.NULL], READ_FILE | WRITE_FILE)
-    rules.allow_existing(permissions.read, READ)
-    rules.allow_existing(permissions.write, WRITE)
     rules.allow(workspace.folder, READ | WRITE)
-    programs = [*permissions.run, *run]
-    if programs:
-        rules.allow_existing([*programs, *defaults.loaders()], EXECUTE | READ_FILE)
+    if workspace.inherited:
+        held.allow(rules, held.read_grants(workspace.inherited[0]))
+    else:  # no worker has opened the files: this process does
+        opened = held.Held([held.Confined("this process", permissions)])
+        held.allow(rules, opened.grants(permissions))
+        opened.close()
+    programs = [*run, *(defaults.loaders() if run or permissions.run else ())]
+    rules.allow_existing(programs, EXECUTE | READ_FILE)
     for port in ports:
         rules.allow_connect(port)
     return rules

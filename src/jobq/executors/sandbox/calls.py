@@ -9,6 +9,7 @@ from errno import EACCES, ENOSYS, EPERM
 from jobq.core.policies import Permissions
 from jobq.executors.sandbox import landlock
 from jobq.executors.sandbox.bpf import Check, Filter
+from jobq.executors.sandbox.syscalls import PR_SET_PDEATHSIG
 
 # These report "no such call", so that libraries use their other way.
 _ABSENT = (
@@ -99,6 +100,7 @@ _OUTSIDE = (
     "userfaultfd",
 )
 
+_CLONE_PARENT = 0x00008000
 _CLONE_THREAD = 0x00010000
 _CLONE_NAMESPACES = 0x7E020000
 _TYPE_MASK = 0xF  # the rest of a socket's type are flags
@@ -138,12 +140,17 @@ def make_filter(permissions: Permissions, *, landlock_version: int) -> Filter:
 
 
 def _processes(rules: Filter, processes: int) -> None:
-    """Threads are always allowed, namespaces never."""
-    no_namespace = Check(0, (0,), mask=_CLONE_NAMESPACES)
+    """Threads are always allowed. Namespaces are not, nor processes that have another parent.
+
+    The worker would be the parent, would not know them, and would not wait for them. No process may
+    refuse to die with its worker.
+    """
+    inside = Check(0, (0,), mask=_CLONE_NAMESPACES | _CLONE_PARENT)
+    rules.restrict("prctl", EPERM, Check(0, (PR_SET_PDEATHSIG,), wanted=False))
     if processes:
-        rules.restrict("clone", EPERM, no_namespace)
+        rules.restrict("clone", EPERM, inside)
     else:
-        rules.restrict("clone", EPERM, no_namespace, Check(0, (_CLONE_THREAD,), mask=_CLONE_THREAD))
+        rules.restrict("clone", EPERM, inside, Check(0, (_CLONE_THREAD,), mask=_CLONE_THREAD))
         rules.refuse("fork", EPERM)
         rules.refuse("vfork", EPERM)
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import sys
 import sysconfig
+import tempfile
 from collections.abc import Mapping
 
 from jobq.core.policies import Permissions
 from jobq.core.redact import redacted_url
+from jobq.executors.sandbox.places import is_under
 
 _SYSTEM = (
     "/lib",
@@ -62,42 +64,59 @@ _VARIABLES = frozenset(
 _PREFIXES = ("LC_", "PYTHON")
 
 # Folders that hold the data of other programs. An application's code must not be in one directly,
-# because its whole folder is readable.
+# because what is beside it is readable.
 _TOO_WIDE = frozenset(
     {"/", "/dev", "/etc", "/home", "/mnt", "/opt", "/proc", "/root", "/run", "/srv", "/sys"}
     | {"/tmp", "/usr", "/var", "/var/lib", "/var/run", "/var/tmp"}
 )
 
+_PACKAGES = frozenset({"site-packages", "dist-packages"})
+"""Folders of installed packages have one of these names."""
+
 DNS = 53
 """TCP port of name servers."""
 
 
-def readable(permissions: Permissions) -> list[str]:
-    """Files and folders that a child may read besides those that are named."""
-    paths = [*_SYSTEM, *code()]
-    if permissions.network:
-        paths += _WITH_NETWORK
-    return paths
+def system(*, network: bool) -> list[str]:
+    """Files and folders of the system that a child may read besides those that are named."""
+    return [*_SYSTEM, *(_WITH_NETWORK if network else ())]
 
 
-def code() -> list[str]:
-    """The folders of Python, of the installed packages and of the application."""
+def installed() -> list[str]:
+    """The folders of Python and of the installed packages."""
     paths = sysconfig.get_paths()
     folders = [paths[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")]
     folders += [os.path.join(prefix, "lib") for prefix in (sys.prefix, sys.base_prefix)]
     folders.append(os.path.join(sys.prefix, "pyvenv.cfg"))
-    folders += [os.path.realpath(entry or os.getcwd()) for entry in sys.path]
-    return [folder for folder in dict.fromkeys(folders) if folder not in _too_wide()]
+    folders += [entry for entry in _import_path() if os.path.basename(entry) in _PACKAGES]
+    found = dict.fromkeys(os.path.realpath(folder) for folder in folders)
+    return [folder for folder in found if folder not in _too_wide()]
+
+
+def application() -> list[str]:
+    """The other folders that Python imports from: the application's code, and what is beside it."""
+    packages = [*installed(), *map(os.path.realpath, _SYSTEM)]
+    return [
+        entry
+        for entry in _import_path()
+        if entry not in _too_wide()
+        and not any(entry == folder or is_under(entry, folder) for folder in packages)
+    ]
 
 
 def code_in_wide_folders() -> list[str]:
     """Entries of sys.path that hold more than code, so that children cannot read them."""
-    entries = (os.path.realpath(entry or os.getcwd()) for entry in sys.path)
-    return [entry for entry in dict.fromkeys(entries) if entry in _too_wide()]
+    return [entry for entry in _import_path() if entry in _too_wide()]
+
+
+def _import_path() -> list[str]:
+    return list(dict.fromkeys(os.path.realpath(entry or os.getcwd()) for entry in sys.path))
 
 
 def _too_wide() -> frozenset[str]:
-    return _TOO_WIDE | {os.path.realpath(os.path.expanduser("~"))}
+    return _TOO_WIDE | {
+        os.path.realpath(path) for path in (os.path.expanduser("~"), tempfile.gettempdir())
+    }
 
 
 def loaders() -> tuple[str, ...]:

@@ -23,9 +23,12 @@ class Descriptors:
         self._spare: list[int] = []  # numbers for a job that leaves none free
         self._take_spare()
 
-    def close_others(self) -> None:
-        """Close what was inherited, except for the standard streams and what is to be kept."""
-        for fd in self._opened() - self._own:
+    def close_others(self, but: Iterable[int] = ()) -> None:
+        """Close what was inherited, except for the standard streams and what is to be kept.
+
+        `but` are others that are still needed for a moment.
+        """
+        for fd in self._opened() - self._own - {*but}:
             os.close(fd)
 
     def keep_opened(self) -> None:

@@ -2,24 +2,31 @@
 
 from __future__ import annotations
 
+import dis
 import errno
 import os
 import signal
 import socket
+from types import CodeType
 
 from jobq.core.policies import Permissions
 from jobq.errors import PermissionDenied
 from jobq.executors.sandbox.defaults import DNS
 
 _REFUSALS = (errno.EACCES, errno.EPERM)
+_STARTING = frozenset({"fork", "forkpty", "posix_spawn", "posix_spawnp", "fork_exec", "_fork_exec"})
+_LINKING = frozenset({"link", "symlink", "link_to", "hardlink_to", "symlink_to"})
+_CONNECTING = frozenset(
+    {"socket", "socketpair", "connect", "connect_ex", "bind", "listen", "sendto", "sendmsg"}
+)
 
-# Names of functions of `os`, and what they do. Their errors carry no path, or not the reason.
+# Names of functions, and what they do. Their errors carry no path, or not the reason.
 _CALLS = (
     (frozenset({"chmod", "fchmod", "lchmod"}), "changing the mode of a file"),
     (frozenset({"chown", "fchown", "lchown"}), "changing the owner of a file"),
     (frozenset({"utime"}), "changing the times of a file"),
     (frozenset({"setxattr", "removexattr"}), "changing the attributes of a file"),
-    (frozenset({"fork", "forkpty", "posix_spawn"}), "starting a process"),
+    (_STARTING, "starting a process"),
     (frozenset({"execv", "execve"}), "running this program"),
     (frozenset({"kill", "killpg", "pidfd_send_signal"}), "signalling another process"),
     (frozenset({"setsid", "setpgid"}), "leaving the process group"),
@@ -60,7 +67,7 @@ def _reason(error: BaseException, permissions: Permissions) -> str | None:
         return f"more than {permissions.files} open files are not allowed"
     if error.errno == errno.ENOMEM and permissions.memory is not None:
         return f"more than {permissions.memory // 2**20} MiB of memory are not allowed"
-    if error.errno == errno.EAGAIN and permissions.processes and error.filename is None:
+    if error.errno == errno.EAGAIN and permissions.processes and _starts_a_process(error):
         return f"more than {permissions.processes} processes are not allowed"
     if error.errno not in (*_REFUSALS, errno.EXDEV):
         return None
@@ -68,18 +75,33 @@ def _reason(error: BaseException, permissions: Permissions) -> str | None:
 
 
 def _refused(error: OSError, permissions: Permissions) -> str | None:
-    """Say what was refused. The error has a path or nothing, so the calling code is a hint."""
+    """Say what was refused. The error has a path or nothing, so the failed call is a hint."""
+    called, _, module = _failed_call(error)
     if error.filename2 is not None:
-        return f"moving {_shown(error.filename)} to {_shown(error.filename2)} is not allowed"
-    called = _names_in_last_call(error)
+        paths = [_shown(error.filename), _shown(error.filename2)]
+        if all(_within(path, permissions.write) for path in paths):
+            return None  # the file's mode forbids it, or they are on two devices
+        what = "linking" if called in _LINKING else "moving"
+        return f"{what} {paths[0]} to {paths[1]} is not allowed"
+    has_path = isinstance(error.filename, (str, bytes)) and bool(error.filename)
+    # The process was allowed, and its program was not, if the error names the program.
+    runs = has_path and error.errno == errno.EACCES and _starts_a_process(error)
     for names, what in _CALLS:
-        if called & names:
+        if called in names and not runs:
             return f"{what} is not allowed"
-    if isinstance(error.filename, (str, bytes)) and error.filename:
-        return _path(os.fsdecode(error.filename), permissions, run="_execute_child" in called)
-    if error.errno == errno.EACCES:  # the filter's error for sockets, and Landlock's for ports
+    if has_path and error.errno == errno.EACCES:  # EPERM: the call is refused for all paths
+        return _path(os.fsdecode(error.filename), permissions, run=runs)
+    if error.errno == errno.EXDEV:  # two devices, and no path of ours
+        return None
+    # The filter's error for sockets is EACCES, and so is Landlock's for ports.
+    if error.errno == errno.EACCES and (called in _CONNECTING or module == "socket"):
         return _network(permissions)
-    return f"a system call ({error.strerror}) is not allowed"
+    return f"a system call ({error.strerror}{f' in {called}' if called else ''}) is not allowed"
+
+
+def _starts_a_process(error: OSError) -> bool:
+    called, function, _ = _failed_call(error)
+    return called in _STARTING or function == "_execute_child"
 
 
 def _network(permissions: Permissions) -> str:
@@ -120,15 +142,50 @@ def _is_absent(path: str) -> bool:
     return False
 
 
-def _names_in_last_call(error: OSError) -> frozenset[str]:
-    """The names that the function uses which raised the error, and its own."""
+def _failed_call(error: OSError) -> tuple[str, str, str]:
+    """The name of the function that failed, and the function and module that have called it.
+
+    Functions in C have no frame, so the name is what the last frame calls at that moment. It is
+    empty if that frame has raised the error itself.
+    """
     last = error.__traceback__
     while last is not None and last.tb_next is not None:
         last = last.tb_next
     if last is None:
-        return frozenset()
+        return "", "", ""
     code = last.tb_frame.f_code
-    return frozenset({code.co_name, *code.co_names})
+    module = str(last.tb_frame.f_globals.get("__name__", ""))
+    return _called_at(code, last.tb_lasti), code.co_name, module
+
+
+def _called_at(code: CodeType, offset: int) -> str:
+    """The name that a call in this code uses for what it calls: `kill` for `os.kill(1, 9)`.
+
+    The instructions of a call know its place in the source. What is called is the part with the
+    same beginning, and the longest one inside of it.
+    """
+    instructions = list(dis.get_instructions(code))
+    call = next((each for each in instructions if each.offset == offset), None)
+    if call is None or not call.opname.startswith("CALL") or call.positions is None:
+        return ""
+    begin, end = _span(call)
+    inside = [
+        each
+        for each in instructions
+        if isinstance(each.argval, str)
+        and each.opname.startswith("LOAD_")
+        and _span(each)[0] == begin
+        and _span(each)[1] < end
+    ]
+    return str(max(inside, key=_span).argval) if inside else ""
+
+
+def _span(instruction: dis.Instruction) -> tuple[tuple[int, int], tuple[int, int]]:
+    """Where the source of an instruction begins and ends: lines and columns."""
+    at = instruction.positions
+    if at is None:
+        return (0, 0), (0, 0)
+    return (at.lineno or 0, at.col_offset or 0), (at.end_lineno or 0, at.end_col_offset or 0)
 
 
 def _opens(path: str) -> bool:

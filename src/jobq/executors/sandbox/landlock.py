@@ -92,27 +92,35 @@ class Ruleset:
             "landlock_create_ruleset", ctypes.create_string_buffer(attributes, 24), size, 0
         )
 
-    def allow(self, path: str, access: int) -> None:
+    def allow(self, path: str, access: int, *, below: int | None = None) -> None:
         """Allow access to a file, or to a folder and everything below it.
 
-        Links are followed now: the rule is about the file that the path leads to.
+        Links are followed now: the rule is about the file that the path leads to. The path is
+        relative to the folder `below`, if that is given, and then its last part is no link.
         Raises OSError if there is no such file.
         """
-        opened = os.open(path, os.O_PATH | os.O_CLOEXEC)
+        flags = os.O_PATH | os.O_CLOEXEC | (0 if below is None else os.O_NOFOLLOW)
+        opened = os.open(path, flags, dir_fd=below)
         try:
-            access &= self._handled
-            if not stat.S_ISDIR(os.fstat(opened).st_mode):
-                access &= _OF_FILES
-            rule = struct.pack("=Qi", access, opened)
-            call("landlock_add_rule", self.fd, _RULE_PATH, ctypes.create_string_buffer(rule, 12), 0)
+            self.allow_open(opened, access)
         finally:
             os.close(opened)
 
-    def allow_existing(self, paths: Iterable[str], access: int) -> None:
+    def allow_open(self, opened: int, access: int) -> None:
+        """Allow access to an open file, or to a folder and everything below it."""
+        access &= self._handled
+        if not stat.S_ISDIR(os.fstat(opened).st_mode):
+            access &= _OF_FILES
+        rule = struct.pack("=Qi", access, opened)
+        call("landlock_add_rule", self.fd, _RULE_PATH, ctypes.create_string_buffer(rule, 12), 0)
+
+    def allow_existing(
+        self, paths: Iterable[str], access: int, *, below: int | None = None
+    ) -> None:
         """Allow access to those paths that exist and that this user can reach."""
         for path in paths:
             try:
-                self.allow(path, access)
+                self.allow(path, access, below=below)
             except OSError as error:
                 if error.errno not in (ENOENT, ENOTDIR, EACCES):
                     raise

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import signal
 import struct
 from contextlib import suppress
 from itertools import count
@@ -12,11 +13,17 @@ from jobq.executors.sandbox.syscalls import (
     PR_CAP_AMBIENT_CLEAR_ALL,
     PR_CAPBSET_DROP,
     PR_SET_NO_NEW_PRIVS,
+    PR_SET_PDEATHSIG,
     call,
     prctl,
 )
 
 _CAPABILITY_VERSION_3 = 0x20080522
+
+
+def die_with_parent() -> None:
+    """Let the kernel kill this process when its parent dies. A change of rights undoes this."""
+    prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def forbid_new_privileges() -> None:

@@ -6,6 +6,7 @@ import ctypes
 import os
 import platform
 import sys
+from functools import cache
 
 MACHINE = platform.machine()
 
@@ -75,6 +76,7 @@ _NUMBERS: dict[str, tuple[int | None, int | None]] = {
     "perf_event_open": (298, 241),
     "pidfd_send_signal": (424, 424),
     "pivot_root": (155, 41),
+    "prctl": (157, 167),
     "prlimit64": (302, 261),
     "ptrace": (101, 117),
     "reboot": (169, 142),
@@ -125,6 +127,7 @@ LAST_KNOWN = 469
 
 MACHINES = ("x86_64", "aarch64")
 
+PR_SET_PDEATHSIG = 1
 PR_SET_NO_NEW_PRIVS = 38
 PR_GET_NO_NEW_PRIVS = 39
 PR_CAPBSET_DROP = 24
@@ -143,12 +146,17 @@ def supported() -> bool:
     return sys.platform == "linux" and MACHINE in MACHINES
 
 
-def call(name: str, *arguments: object) -> int:
-    """Make the system call and return its result. Raises OSError if it fails."""
+@cache
+def _libc() -> ctypes.CDLL:
     libc = ctypes.CDLL(None, use_errno=True)
     libc.syscall.restype = ctypes.c_long  # an address does not fit an int
+    return libc
+
+
+def call(name: str, *arguments: object) -> int:
+    """Make the system call and return its result. Raises OSError if it fails."""
     words = [ctypes.c_long(a) if isinstance(a, int) else a for a in arguments]
-    result: int = libc.syscall(ctypes.c_long(number(name) or -1), *words)
+    result: int = _libc().syscall(ctypes.c_long(number(name) or -1), *words)
     if result == -1:
         error = ctypes.get_errno()
         raise OSError(error, f"{name}: {os.strerror(error)}")
@@ -157,9 +165,8 @@ def call(name: str, *arguments: object) -> int:
 
 def prctl(option: int, *arguments: int) -> int:
     """Call prctl. Raises OSError if it fails."""
-    libc = ctypes.CDLL(None, use_errno=True)
     words = [ctypes.c_ulong(a) for a in (*arguments, 0, 0, 0, 0)[:4]]
-    result: int = libc.prctl(ctypes.c_int(option), *words)
+    result: int = _libc().prctl(ctypes.c_int(option), *words)
     if result < 0:
         error = ctypes.get_errno()
         raise OSError(error, f"prctl {option}: {os.strerror(error)}")

@@ -96,7 +96,8 @@ class Child:
             return
         kept = [descriptor, *([] if self._memory is None else self._memory.descriptors)]
         self._sandbox = sandbox.apply(permissions, keep_fds=kept, workspace=self._hello.workspace)
-        _die_with(self._hello.worker)  # a change of rights may have undone it
+        if os.getppid() != self._hello.worker:  # it died while the rights were changed
+            raise WorkerGone
 
     def prepare(self) -> None:
         """Import all tasks. ConfigError if one cannot be found."""
