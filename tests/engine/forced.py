@@ -58,10 +58,11 @@ WATCHED = frozenset(
     )
 )
 """Calls from these files are raise points."""
-TRUSTED = frozenset(
-    {"Runner.guard", "Runner.rescue", "Slots.give", "Bell.ring", "ThreadExecutor._collect"}
-)
-"""Functions that are none, and call none: they are what gives a slot back."""
+TRUSTED = frozenset({"Runner.guard", "Runner.rescue", "Slots.give", "Bell.ring"})
+"""Calls that are none: they are what gives a slot back."""
+PASSING_ON = frozenset({"ThreadExecutor._collect"})
+"""Functions whose calls are none. They only pass on what another thread has done, and what they
+call is C that raises nothing."""
 
 
 class Boom(Exception):
@@ -114,7 +115,7 @@ class Injector:
         if caller.f_code.co_filename not in WATCHED or callee in TRUSTED:
             return
         call = (caller.f_code.co_qualname, callee)
-        if call[0] in TRUSTED:
+        if call[0] in PASSING_ON:
             return
         self.seen[call] += 1
         if self._point is not None and not self.raised and self._point == (*call, self.seen[call]):

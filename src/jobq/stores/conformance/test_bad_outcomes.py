@@ -59,7 +59,7 @@ async def test_an_outcome_that_cannot_be_stored_costs_no_other_outcome(
         raise
     except Exception:  # refused: a worker then settles the runs one by one
         await q.settle(complete(first))
-        with pytest.raises(Exception) as refused:  # noqa: PT011  any error that is no outage
+        with pytest.raises(Exception) as refused:
             await q.settle(bad(second))
         assert not isinstance(refused.value, (StoreUnavailable, TimeoutError, AccessDenied))
         await q.settle(complete(third))
