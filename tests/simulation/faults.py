@@ -92,7 +92,30 @@ class OutageOf:
         return f"{who} has no store at {self.at:.1f} s for {self.seconds:.1f} s"
 
 
-Fault = CallFault | Kill | Freeze | Jump | OutageOf
+@dataclass(frozen=True)
+class Raise:
+    """A call that a worker makes about one of its runs raises, counted from its start.
+
+    It costs that run, and neither its slot nor any lease.
+    """
+
+    process: str
+    call: int
+
+    def __str__(self) -> str:
+        return f"call {self.call} of {self.process} about its runs raises"
+
+
+Fault = CallFault | Kill | Freeze | Jump | OutageOf | Raise
+
+
+def draw_raises(rng: Random, slots: list[str]) -> list[Fault]:
+    """Errors inside of workers."""
+    workers = [slot for slot in slots if slot.startswith("w")]
+    return [
+        Raise(f"{rng.choice(workers)}.{rng.choice((0, 0, 0, 1))}", rng.randint(1, 250))
+        for _ in range(rng.choice((0, 1, 3, 10)))
+    ]
 
 
 def draw_short_faults(rng: Random, slots: list[str]) -> list[Fault]:

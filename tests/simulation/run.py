@@ -24,7 +24,7 @@ from jobq.stores.base import Store
 from jobq.stores.conformance.audit import audit
 from jobq.stores.conformance.kit import read_all, read_log
 from tests.simulation.app import URL, App, Ledger
-from tests.simulation.faults import CallFault, Freeze, Jump, Kill, OutageOf
+from tests.simulation.faults import CallFault, Freeze, Jump, Kill, OutageOf, Raise
 from tests.simulation.network import Network
 from tests.simulation.producers import Producer
 from tests.simulation.relays import Shipped, Target
@@ -128,7 +128,10 @@ class _Stage:
         self.network.lanes = scenario.lanes
         self.network.lossy, self.network.slow = scenario.lossy, scenario.slow
         self.shipped = Shipped(world)
-        long = any(not (isinstance(f, CallFault) and f.is_short) for f in scenario.faults)
+        long = any(
+            not (isinstance(f, Raise) or (isinstance(f, CallFault) and f.is_short))
+            for f in scenario.faults
+        )
         self.faulty_s = FAULTY_S if long or scenario.slow else CALM_S
         self.living: dict[str, Process] = {}
         self.stops: dict[str, Callable[[], Any]] = {}  # by process
@@ -174,6 +177,7 @@ class _Stage:
         self.network.lossy = self.network.slow = 0.0
         for process in self.living.values():
             process.kill_at_step = None
+            process.raise_at.clear()
 
     # ── processes ──
 
@@ -200,6 +204,8 @@ class _Stage:
             for fault in self.scenario.faults:
                 if isinstance(fault, Kill) and fault.process == process.name:
                     process.kill_at_step = fault.step
+                elif isinstance(fault, Raise) and fault.process == process.name:
+                    process.raise_at.add(fault.call)
         work = {"w": self._work, "p": self._produce, "r": self._relay}[slot[0]]
         task = process.start(work(slot, process))
         task.add_done_callback(partial(self._ended, slot, process))
@@ -339,8 +345,10 @@ class _Stage:
             self.world.problem(f"{slot} has {self._taken(slot)} slots that are not free")
 
     def _taken(self, slot: str) -> int:
-        slots = self.workers[slot]._slots
-        return 0 if slots is None else slots.total - slots.free
+        """Slots that are not free, and leases that are renewed."""
+        worker = self.workers[slot]
+        held = sum(len(station.runner.held) for station in worker._stations)
+        return 0 if worker._slots is None else abs(worker._slots.total - worker._slots.free) + held
 
     async def _stop_all(self) -> None:
         self.stopping = True

@@ -7,7 +7,7 @@ from random import Random
 from typing import Any
 
 from tests.simulation.app import Shape
-from tests.simulation.faults import Fault, draw_faults, draw_short_faults
+from tests.simulation.faults import Fault, draw_faults, draw_raises, draw_short_faults
 
 CALM_FATES = ("fail", "fail", "reject", "after", "snooze")
 FATES = (*CALM_FATES, "limited", "hang", "stubborn", "die", "block")
@@ -86,10 +86,11 @@ def draw(seed: int) -> Scenario:
     )
     if temper == "calm":
         return scenario
+    raises = draw_raises(Random(f"{seed}/raises"), scenario.slots)
     if temper == "flaky":
-        return replace(scenario, faults=tuple(draw_short_faults(rng, scenario.slots)))
+        return replace(scenario, faults=(*draw_short_faults(rng, scenario.slots), *raises))
     amount = 0.4 if temper == "faulty" else 1.0
-    return replace(scenario, faults=tuple(draw_faults(rng, scenario.slots, 15.0, amount)))
+    return replace(scenario, faults=(*draw_faults(rng, scenario.slots, 15.0, amount), *raises))
 
 
 def _actions(rng: Random, producers: tuple[str, ...], temper: str) -> list[Action]:

@@ -13,16 +13,24 @@ import time
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import wraps
 from typing import Any
 from unittest.mock import patch
 
 import jobq.stores
+from jobq.api.task_handler import TaskHandler
 from jobq.client import ids
 from jobq.engine import apart, runner
+from jobq.engine.batches import Batches
 from jobq.engine.identity import _process
+from jobq.engine.interrupts import Interrupts
+from jobq.engine.journal import Journal
 from jobq.engine.keeper import Keeper
+from jobq.engine.last_chance import LastChance
 from jobq.engine.run import Run
+from jobq.engine.runner import Runner
 from jobq.executors import thread
+from jobq.executors.inline import InlineExecutor
 from jobq.executors.thread import ThreadExecutor
 from jobq.stores.sqlite import database, transactions
 from jobq.stores.sqlite.transactions import GROUP, TransactionThread
@@ -73,6 +81,7 @@ def _replacements(world: World, chance: random.Random) -> list[tuple[Any, str, A
         return chance.randbytes(n or 32).hex()
 
     return [
+        *((owner, name, _may_raise(getattr(owner, name))) for owner, name in RUN_CALLS),
         (time, "monotonic", monotonic),
         (time, "perf_counter", monotonic),
         (time, "time", lambda: world.wall_ms / 1000),
@@ -90,6 +99,42 @@ def _replacements(world: World, chance: random.Random) -> list[tuple[Any, str, A
         (TransactionThread, "submit", _submit),
         (database, "Checkpointer", _NoCheckpoints),
     ]
+
+
+RUN_CALLS: tuple[tuple[Any, str], ...] = (
+    (runner, "decide"),
+    *((Runner, name) for name in ("_launch", "around", "close", "conclude", "decide", "raised")),
+    *((Batches, name) for name in ("add", "stop_run", "_bound", "_outcome")),
+    *((Interrupts, name) for name in ("arm", "interrupt", "_time_out", "_cancel_run")),
+    *((Interrupts, name) for name in ("_lease_lost", "_request_stop", "_settle_unfinished")),
+    *((Journal, name) for name in ("started", "ended", "failed")),
+    *((LastChance, name) for name in ("concerns", "close", "turn")),
+    *((TaskHandler, name) for name in ("bind", "encode")),
+    (InlineExecutor, "call"),
+    (ThreadExecutor, "call"),
+)
+"""What a runner calls about one run: `Raise` counts these calls."""
+
+
+class SimulatedError(Exception):
+    """What such a call raises."""
+
+
+def _may_raise(function: Any) -> Any:
+    @wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        loop = asyncio._get_running_loop()
+        if not isinstance(loop, SimLoop):  # a coroutine is closed at the end of the world
+            return function(*args, **kwargs)
+        process = loop.process
+        process.run_calls += 1
+        if process.raise_at and process.run_calls in process.raise_at:
+            process.raise_at.discard(process.run_calls)
+            process.world.tell(process.name, f"{function.__qualname__} raises")
+            raise SimulatedError
+        return function(*args, **kwargs)
+
+    return call
 
 
 def _keep_in_loop(keeper: Keeper) -> None:
@@ -233,6 +278,8 @@ class _Teller(logging.Handler):
         who = loop.process.name if isinstance(loop, SimLoop) else "?"
         message = record.getMessage()
         self._world.tell(who, f"{record.levelname.lower()}: {message}")
+        error = record.exc_info[1] if record.exc_info else None
+        if isinstance(error, SimulatedError):
+            return
         if record.levelno >= logging.ERROR and not any(part in message for part in EXPECTED):
-            error = record.exc_info[1] if record.exc_info else None
             self._world.problem(f"{who} logged an error: {message} ({error!r})")

@@ -146,6 +146,8 @@ class Process:
         self.blocked = False  # a handler has blocked its main thread
         self.thread_s = 0.0  # virtual seconds that the last function called in a thread takes
         self.kill_at_step: int | None = None
+        self.run_calls = 0  # calls that its runner has made about runs
+        self.raise_at: set[int] = set()  # those that raise
         self.loops: list[SimLoop] = []
         self.add_loop("main")
 

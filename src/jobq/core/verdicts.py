@@ -116,8 +116,18 @@ def legible(record: JobRecord, *, damaged: bool = False) -> JobRecord:
         due_ms=record.due_ms if _is_time(record.due_ms) else None,
         started_ms=record.started_ms if _is_time(record.started_ms) else None,
         finished_ms=record.finished_ms if _is_time(record.finished_ms) else None,
-        failure=unreadable(attempt=max(0, record.attempt), worker=None, now_ms=0),
+        failure=_damage(record.failure),
     )
+
+
+def _damage(own: Failure | None) -> Failure:
+    """What is shown as the failure of a damaged job. It also tells what the job's own one says."""
+    if own is None:
+        return unreadable(attempt=0, worker=None, now_ms=0)
+    if own.type == "Unreadable":
+        return own
+    message = bounded(f"{UNREADABLE}. Its failure was {own.type}: {own.message}")
+    return msgspec.structs.replace(own, type="Unreadable", message=message)
 
 
 def _is_time(ms: int | None) -> bool:

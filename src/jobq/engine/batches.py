@@ -116,6 +116,8 @@ class Batches:
         """The task of a batch: whatever its call does, its runs are closed afterwards."""
         try:
             await self._call(batch)
+        except GeneratorExit:  # the event loop is gone
+            raise
         except BaseException as error:
             for run in batch.runs:
                 self._runner.rescue(run, error)

@@ -214,6 +214,8 @@ class Runner:
         """The task of a run: whatever its body does, the run is closed afterwards."""
         try:
             await body(run, *args)
+        except GeneratorExit:  # the event loop is gone
+            raise
         except BaseException as error:
             run.task = None
             self.rescue(run, error)
@@ -246,6 +248,8 @@ class Runner:
                 run.apart.kill(run)
             elif run.task is not None:
                 self.loop.call_soon(run.task.cancel)  # soon: see Interrupts.interrupt
+            elif batch is not None and batch.task is not None and batch.abandoned:
+                self.loop.call_soon(batch.task.cancel)
         if isinstance(error, KeyboardInterrupt):
             self.interrupted()
 

@@ -85,9 +85,9 @@ class ProcessExecutor:
         try:
             return await waiter.future
         except BaseException:
-            if not waiter.future.cancel() and not waiter.future.cancelled():
-                if waiter.future.exception() is None:  # a child was given to it meanwhile
-                    self._pool.give_back(waiter.future.result())
+            future = waiter.future
+            if not (future.cancel() or future.cancelled() or future.exception()):
+                self._pool.give_back(future.result())  # a child was given to it meanwhile
             raise
 
     def stop(self, run: Running, grace_s: float) -> None:

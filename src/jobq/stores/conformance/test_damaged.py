@@ -16,14 +16,17 @@ from jobq.stores.conformance.kit import Desk
 
 FAR = 2**61
 """Milliseconds: after the last year of the calendar."""
+POLICIES = [
+    *(RetryData(factor=number) for number in (math.nan, math.inf, -1.0, 0.0)),
+    *(RetryData(jitter=number) for number in (math.nan, math.inf, -1.0, 7.0)),
+    *(RetryData(base_ms=number) for number in (-1, FAR)),
+    *(RetryData(cap_ms=number) for number in (-1, FAR)),
+    RetryData(max_retries=-1),
+    RetryData(delays_ms=(-1,)),
+    RetryData(delays_ms=(FAR,)),
+]
 BAD: list[dict[str, object]] = [
-    *({"retry": RetryData(factor=number)} for number in (math.nan, math.inf, -1.0, 0.0)),
-    *({"retry": RetryData(jitter=number)} for number in (math.nan, math.inf, -1.0, 7.0)),
-    *({"retry": RetryData(base_ms=number)} for number in (-1, FAR)),
-    *({"retry": RetryData(cap_ms=number)} for number in (-1, FAR)),
-    {"retry": RetryData(max_retries=-1)},
-    {"retry": RetryData(delays_ms=(-1,))},
-    {"retry": RetryData(delays_ms=(FAR,))},
+    *[dict[str, object](retry=policy) for policy in POLICIES],
     {"timeout_ms": FAR},
     {"result_ttl_ms": FAR},
     {"unique": UniqueSpec(lock="l", ttl_ms=FAR)},
