@@ -123,7 +123,7 @@ def check_spec(spec: JobSpec, like: tuple[object, ...] | None = None) -> JobSpec
 
     InvalidJob names what is wrong. Whether the jobs of `after` exist, and what its queue allows, is
     for the store to say. `like` has the options of a checked spec: the very same objects need no
-    second check.
+    second check, unless they can change.
     """
     if not isinstance(spec, JobSpec):
         raise InvalidJob(f"{checks.shown(spec)} is not a new job")
@@ -140,7 +140,7 @@ def check_spec(spec: JobSpec, like: tuple[object, ...] | None = None) -> JobSpec
     if not has_no_options(spec):
         like = like or _DEFAULTS
         for n, value in enumerate(astuple(spec)[4:]):
-            if value is not like[n] and value is not _DEFAULTS[n]:
+            if value is not _DEFAULTS[n] and (value is not like[n] or type(value) is dict):
                 field, check = _OPTIONS[n]
                 changed[field] = check(value)
         if spec.at_ms is not None and spec.delay_ms:
