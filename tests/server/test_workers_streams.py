@@ -198,6 +198,19 @@ async def test_progress_and_log_lines_are_stored() -> None:
         assert await place.store.logs(JobKey(QUEUE, "a")) == ["half"]
 
 
+async def test_a_checkpoint_that_comes_late_replaces_no_newer_one() -> None:
+    async with serving() as place, FakeWorker(place.address, ["mail"]) as worker:
+        await place.put("a")
+        job = await worker.job()
+        for number in (1, 3, 2):
+            note = pb.JobNote(lease=ref(job), saved=b"%d" % number, saved_number=number)
+            await worker.stub.Note(pb.NoteRequest(worker=worker.name, notes=[note]))
+        assert (await place.get("a")).saved == b"3"
+        old = pb.Snoozed(delay_ms=1, saved=b"2", saved_number=2)
+        await worker.report(pb.Result(lease=ref(job), snoozed=old))
+        assert (await worker.job()).saved == b"3"
+
+
 async def test_a_repeated_report_is_applied_once_and_replies_the_same() -> None:
     async with serving() as place, FakeWorker(place.address, ["mail"]) as worker:
         await place.put("a", "b")
