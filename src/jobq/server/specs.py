@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from jobq.core import outcomes
 from jobq.core.checks import (
     MAX_COST,
     MAX_EPOCH_MS,
@@ -17,6 +16,7 @@ from jobq.core.checks import (
     check_key,
     check_queue_name,
     check_short_name,
+    check_signal,
     check_task_name,
     check_tenant,
     shown,
@@ -24,7 +24,7 @@ from jobq.core.checks import (
 from jobq.core.crontab import check_expression, check_zone
 from jobq.core.meta import check_meta
 from jobq.core.queues import ScheduleSpec
-from jobq.core.records import MAX_PRIORITY, AnyOutcome, JobSpec, QueueName
+from jobq.core.records import MAX_PRIORITY, AnyOutcome, Block, JobSpec, QueueName
 from jobq.core.workers import MAX_CONCURRENCY, WorkerRecord
 from jobq.errors import InvalidJob
 
@@ -124,7 +124,14 @@ def check_schedule(spec: ScheduleSpec, next_ms: int | None) -> None:
 def check_outcome(outcome: AnyOutcome) -> None:
     """InvalidJob names what is wrong with the end of a run."""
     check_queue(outcome.queue)
-    outcomes.check_outcome(outcome)
+    delay_ms = getattr(outcome, "delay_ms", None)
+    if delay_ms is not None:
+        check_span(delay_ms, "delay_ms")
+    if isinstance(outcome, Block):
+        if outcome.timeout_ms is not None:
+            check_span(outcome.timeout_ms, "timeout_ms")
+        if outcome.signal is not None:
+            check_signal(outcome.signal)
 
 
 def check_worker(worker: WorkerRecord) -> None:
