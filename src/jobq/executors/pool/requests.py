@@ -48,9 +48,8 @@ def _check_size(data: bytes | None, limit: int | None, what: str) -> None:
 
 async def _add(run: Running, request: AddRequest) -> PutResult:
     """Enqueue a child, as `CurrentJob.add` does."""
-    spec, lease, store = request.spec, run.lease, run.store
+    spec, lease, store = check_spec(request.spec), run.lease, run.store
     check_short_name(request.label, "label", _MAX_LABEL)
-    check_spec(spec)
     if spec.schedule is not None or spec.origin is not None:
         raise InvalidJob(f"job {spec.id} is a child: no schedule and no other job has made it")
     if spec.queue.tenant != lease.queue.tenant or not _is_stored_at(run, request.url):
