@@ -318,6 +318,18 @@ async def test_an_end_that_no_run_of_the_job_can_have_is_none(
         await still_works(line)
 
 
+async def test_a_byte_behind_the_end_of_a_job_ends_the_child_and_not_the_job(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def hostile(peer: Peer, start: Start) -> None:
+        peer.send(frame(completed(start)) + b"\0")
+
+    async with played(monkeypatch, hostile) as line:
+        assert await (await line.hostile.enqueue(1)).result(timeout=20) is None
+        await until(lambda: any(peer.dead for peer in line.peers), "the child to be killed")
+        await still_works(line)
+
+
 async def test_a_child_cannot_end_a_job_that_another_one_runs(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -132,6 +132,8 @@ class GuardedHot(Guard):
         self.check("settle")
         check_word(call, "call")
         for each in outcomes:
+            if isinstance(each, Block):
+                self._own_edges(each.after)
             check_outcome(each)
         if then is not None:
             self._own_all(then.queues)
@@ -144,8 +146,6 @@ class GuardedHot(Guard):
         mine: list[AnyOutcome] = []
         others: list[LeaseRef] = []
         for each in outcomes:
-            if isinstance(each, Block):
-                self._own_edges(each.after)
             if self._is_own(each.queue.tenant):
                 mine.append(each)
             else:
