@@ -19,6 +19,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 from jobq.core.policies import Permissions
 from jobq.errors import ConfigError
@@ -270,7 +271,7 @@ def run(case: Case, arrangement: Arrangement, kernel: Kernel) -> Outcome:
     outcome, world = Outcome(case), World(arrangement)
     try:
         action = next(fn for fn in ACTIONS if fn.__name__ == case.action)
-        mine = {option: [world.named] for option in case.options}
+        mine: dict[str, Any] = {option: [world.named] for option in case.options}
         if case.tasks == 1:
             mine["write"] = [*mine.get("write", []), world.writable]
             permissions = [Permissions(**mine)]
@@ -347,7 +348,7 @@ def live(
         os._exit(0)
     os.close(theirs)
     with open(ours) as pipe:
-        said = json.loads(pipe.read())
+        said = list(json.loads(pipe.read()))
     os.waitpid(child, 0)
     workspace.close()
     return said

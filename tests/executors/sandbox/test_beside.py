@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -66,8 +67,9 @@ def test_the_temporary_folders_of_other_jobs_cannot_be_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, option: str
 ) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    named: dict[str, Any] = {option: [str(tmp_path)]}
     with pytest.raises(ConfigError, match="temporary f"):
-        Held([Confined("task t", Permissions(**{option: [str(tmp_path)]}))])
+        Held([Confined("task t", Permissions(**named))])
 
 
 def test_a_program_must_not_be_writable(tmp_path: Path) -> None:
