@@ -24,7 +24,8 @@ from jobq.core.checks import (
 from jobq.core.crontab import check_expression, check_zone
 from jobq.core.meta import check_meta
 from jobq.core.queues import ScheduleSpec
-from jobq.core.records import MAX_PRIORITY, AnyOutcome, Block, JobSpec, QueueName
+from jobq.core.records import MAX_PRIORITY, AnyOutcome, Block, Defer, JobSpec, QueueName
+from jobq.core.unknown import MAX_TEXT
 from jobq.core.workers import MAX_CONCURRENCY, WorkerRecord
 from jobq.errors import InvalidJob
 
@@ -127,6 +128,8 @@ def check_outcome(outcome: AnyOutcome) -> None:
     delay_ms = getattr(outcome, "delay_ms", None)
     if delay_ms is not None:
         check_span(delay_ms, "delay_ms")
+    if isinstance(outcome, Defer) and len(outcome.text) > MAX_TEXT:
+        raise InvalidJob(f"the text of a deferral has more than {MAX_TEXT} characters")
     if isinstance(outcome, Block):
         if outcome.timeout_ms is not None:
             check_span(outcome.timeout_ms, "timeout_ms")
