@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
@@ -63,8 +64,8 @@ def doubling(url: str) -> Queue:
     return queue
 
 
-def noticed(caplog: pytest.LogCaptureFixture, what: str = "is unavailable") -> int:
-    return sum(f"goes on, its store {what}" in text for text in caplog.messages)
+def _noticed(caplog: pytest.LogCaptureFixture, times: int, what: str) -> bool:
+    return sum(f"goes on, its store {what}" in text for text in caplog.messages) >= times
 
 
 @pytest.mark.parametrize("how", ["result", "call"])
@@ -82,9 +83,9 @@ async def test_a_wait_survives_two_restarts(
             await until(lambda: _stored(queue), "the job")
         for n in (1, 2):
             await asyncio.to_thread(server.kill)
-            await until(lambda n=n: noticed(caplog) >= n, "the caller to notice")
+            await until(partial(_noticed, caplog, n, "is unavailable"), "the caller to notice")
             await asyncio.to_thread(server.start)
-            await until(lambda n=n: noticed(caplog, "works again") >= n, "the caller to go on")
+            await until(partial(_noticed, caplog, n, "works again"), "the caller to go on")
         async with Worker(queue, concurrency=1):
             assert await asyncio.wait_for(waited, PATIENCE_S) == 8
 
@@ -123,7 +124,7 @@ async def test_closing_the_queue_ends_a_wait_in_an_outage(
     job = await queue.task_by_name("double").enqueue(4)
     waited = asyncio.create_task(job.result(timeout=90))
     await asyncio.to_thread(server.kill)
-    await until(lambda: noticed(caplog), "the caller to notice")
+    await until(partial(_noticed, caplog, 1, "is unavailable"), "the caller to notice")
     await queue.aclose()
     with pytest.raises(QueueClosed):
         await asyncio.wait_for(waited, PATIENCE_S)

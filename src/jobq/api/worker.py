@@ -33,6 +33,7 @@ from jobq.core.workers import MAX_CONCURRENCY
 from jobq.engine.handler import Source
 from jobq.engine.identity import Identity, default_name
 from jobq.engine.last_chance import LastChance
+from jobq.engine.service import Farewell
 from jobq.engine.settings import WorkerSettings
 from jobq.engine.signal_handlers import signals_caught
 from jobq.engine.slots import Slots
@@ -356,10 +357,11 @@ class Worker:
         assert self._done is not None
         try:
             await self._drain(drain_s)
+            farewell = Farewell(self.settings.close_timeout_ms / 1000)
             await asyncio.gather(
-                *(station.release_running(self._grace_s) for station in self._stations)
+                *(station.release_running(self._grace_s, farewell) for station in self._stations)
             )
-            await asyncio.gather(*(station.close() for station in self._stations))
+            await asyncio.gather(*(station.close(farewell) for station in self._stations))
             await self._executors.aclose()
             if self._lifespan is not None:
                 await self._lifespan.stop()

@@ -1,4 +1,4 @@
-"""Tasks of every executor, for jobs whose arguments do not fit and results that cannot be stored."""
+"""Tasks of every executor, for jobs whose arguments or results are wrong."""
 
 from __future__ import annotations
 
