@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Callable
 
 import yaml
 
+from jobq import Queue, Worker
 from jobq.cli.job_logs import unseen
+from tests.api.deferrals import deferral
 from tests.cli.kit import Ctl
 
 Work = Callable[[], None]
@@ -155,6 +158,32 @@ def test_a_failed_job_shows_its_traceback(ctl: Ctl, work: Work) -> None:
         "ValueError",
         "no such tenant",
     )
+
+
+def test_a_deferred_job_says_so(ctl: Ctl, url: str) -> None:
+    async def put_off() -> None:
+        async with Queue("shop", url) as queue:
+
+            @queue.task
+            async def add(a: int, b: int) -> int:
+                return a + b
+
+            async with Worker(queue):
+                for id in ("unfit", "unknown"):
+                    await deferral(queue.job(id))
+
+    ctl("job", "submit", "add", "-q", "shop", "--payload", "[2, [3]]", "--id", "unfit")
+    ctl("job", "submit", "strange", "-q", "shop", "--payload", "[]", "--id", "unknown")
+    asyncio.run(put_off())
+    for id, why in (
+        ("unfit", "argument b of add: expected int, not list"),
+        ("unknown", "no worker that claimed it has a task named 'strange'"),
+    ):
+        job = ctl.json("job", "status", id)
+        assert job["state"] == "delayed"
+        assert why in job["deferred"]
+        assert "Deferred" in ctl("job", "status", id).stdout
+        assert "deferred, because" in ctl("job", "list", "-q", "shop", "--state", "delayed").stdout
 
 
 def test_an_unknown_job_is_a_one_line_error_with_exit_code_1(ctl: Ctl) -> None:

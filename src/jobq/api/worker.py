@@ -43,6 +43,9 @@ from jobq.executors.lifespan import Lifespan, LifespanFunction, check_lifespan
 
 log = logging.getLogger("jobq")
 
+_CLOSE_S = 1.0
+"""Seconds that closing the handles of a stopped worker may take. It goes on in the background."""
+
 
 class Worker:
     """Runs up to `concurrency` jobs of these queues at once. It claims a job only when it can start
@@ -368,7 +371,11 @@ class Worker:
             await self._callbacks.aclose()
             return stopped(station.settled_since_stop for station in self._stations)
         finally:
-            await self._stores.aclose()
+            closing = asyncio.ensure_future(self._stores.aclose())
+            if not await Farewell(_CLOSE_S).wait(closing):
+                log.warning("a store of worker %s does not respond: its handle is left", self.name)
+            elif not closing.cancelled() and (error := closing.exception()) is not None:
+                log.warning("a store of worker %s was not closed: %s", self.name, error)
             log.info("worker %s has stopped", self.name)
             self._done.set()
 
