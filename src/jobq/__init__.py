@@ -75,6 +75,9 @@ from jobq.errors import (
     QuotaExceeded,
     StoreUnavailable,
     Unauthenticated,
+    UndecodableArguments,
+    UnfitArguments,
+    UnstorableResult,
     WaitTimeout,
 )
 
@@ -168,6 +171,9 @@ __all__ = [
     "JobqError",
     "InvalidJob",
     "PayloadTooLarge",
+    "UnfitArguments",
+    "UndecodableArguments",
+    "UnstorableResult",
     "ConfigError",
     "JobNotFound",
     "JobFailed",

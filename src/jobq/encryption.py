@@ -27,7 +27,7 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from jobq.core import checks
 from jobq.core.checks import shown
-from jobq.core.codec import Args, Codec, Kwargs, get_codec
+from jobq.core.codec import Args, Codec, Kwargs, NotHere, get_codec
 from jobq.errors import ConfigError, InvalidJob
 
 __all__ = ["Encrypted", "new_key"]
@@ -139,7 +139,7 @@ class Encrypted(Codec):
         id, nonce = data[3:end], data[end : end + _NONCE_BYTES]
         key = self._keys.get(id.decode(errors="replace"))
         if key is None:
-            raise InvalidJob(
+            raise NotHere(
                 f"{self.name}: the data is encrypted with the key "
                 f"{shown(id.decode(errors='replace'))}, which is not known here; "
                 f"known keys: {', '.join(self._keys)}"

@@ -2,7 +2,10 @@
 
 JobqError
 ├── InvalidJob (ValueError)        refused before anything was stored; names the option and value
-│   └── PayloadTooLarge
+│   ├── PayloadTooLarge
+│   ├── UnfitArguments             in a worker: they do not fit its task, and the job is deferred
+│   ├── UndecodableArguments       in a worker: no worker can decode them, and the job fails
+│   └── UnstorableResult           in a worker: the job fails at once, as a retry would not help
 ├── QueueFull                      the queue has reached `max_waiting`; `.accepted` has stored jobs
 ├── QuotaExceeded                  a jq-server refused it: a quota or rate of the tenant is used up
 ├── QueueClosed                    the queue was closed while a caller waited; the job continues
@@ -40,9 +43,31 @@ class InvalidJob(JobqError, ValueError):
     The message names the option and the value.
     """
 
+    _unencodable: tuple[str, str] | None = None
+    """Of a value that cannot be encoded: the path of the part at fault, and what is wrong."""
+
 
 class PayloadTooLarge(InvalidJob):
     """The encoded arguments, result, progress or signal value exceed the queue's `max_payload`."""
+
+
+class UnfitArguments(InvalidJob):
+    """The arguments of a stored job do not fit the task of the worker that claimed it.
+
+    Another worker may have another version of the task, so the job is deferred, for five minutes
+    at most.
+    """
+
+
+class UndecodableArguments(InvalidJob):
+    """The stored arguments of a job cannot be decoded, by this or any other worker. It fails."""
+
+
+class UnstorableResult(InvalidJob):
+    """The result of a run cannot be encoded, or is larger than `max_payload`.
+
+    The job fails without a retry, which would only repeat what the handler has done.
+    """
 
 
 class QueueFull(JobqError):

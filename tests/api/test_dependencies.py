@@ -261,10 +261,10 @@ async def test_a_dependency_is_never_an_argument_of_a_job(
     # A producer that does not know the function is refused by the worker.
     by_name = clocked.task_by_name("work")
     named, placed = await by_name.enqueue(1, db="theirs"), await by_name.enqueue(1, "theirs")
-    await jobs.drain()
-    with pytest.raises(JobFailed, match="db: a dependency of task work cannot be an argument"):
+    await jobs.drain(delayed=True)
+    with pytest.raises(JobFailed, match="got an unexpected keyword argument 'db'"):
         await named.result()
-    with pytest.raises(JobFailed, match="multiple values for argument 'db'"):
+    with pytest.raises(JobFailed, match="too many positional arguments"):
         await placed.result()
 
 

@@ -10,10 +10,12 @@ from collections.abc import Callable
 import msgspec
 import yaml
 
+from jobq import Queue, Worker
 from jobq.cli.job_logs import unseen
 from jobq.core.records import JobSpec, QueueName, RetryData
 from jobq.stores import open_store
 from jobq.stores.sqlite import SqliteStore
+from tests.api.deferrals import deferral
 from tests.cli.kit import Ctl
 
 Work = Callable[[], None]
@@ -161,6 +163,32 @@ def test_a_failed_job_shows_its_traceback(ctl: Ctl, work: Work) -> None:
         "ValueError",
         "no such tenant",
     )
+
+
+def test_a_deferred_job_says_so(ctl: Ctl, url: str) -> None:
+    async def put_off() -> None:
+        async with Queue("shop", url) as queue:
+
+            @queue.task
+            async def add(a: int, b: int) -> int:
+                return a + b
+
+            async with Worker(queue):
+                for id in ("unfit", "unknown"):
+                    await deferral(queue.job(id))
+
+    ctl("job", "submit", "add", "-q", "shop", "--payload", "[2, [3]]", "--id", "unfit")
+    ctl("job", "submit", "strange", "-q", "shop", "--payload", "[]", "--id", "unknown")
+    asyncio.run(put_off())
+    for id, why in (
+        ("unfit", "argument b of add: expected int, not list"),
+        ("unknown", "no worker that claimed it has a task named 'strange'"),
+    ):
+        job = ctl.json("job", "status", id)
+        assert job["state"] == "delayed"
+        assert why in job["deferred"]
+        assert "Deferred" in ctl("job", "status", id).stdout
+        assert "deferred, because" in ctl("job", "list", "-q", "shop", "--state", "delayed").stdout
 
 
 def test_an_unknown_job_is_a_one_line_error_with_exit_code_1(ctl: Ctl) -> None:

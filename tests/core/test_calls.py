@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Optional, TypedDict, TypeVar, Union
@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from jobq.core.calls import ArgumentDecoder, CallShape, is_plain
 from jobq.core.codec import JSON, MSGPACK, Codec
 from jobq.core.records import Failure
-from jobq.errors import ConfigError, InvalidJob
+from jobq.errors import ConfigError, InvalidJob, UndecodableArguments, UnfitArguments
 
 if TYPE_CHECKING:
     from collections.abc import MutableSequence
@@ -189,11 +189,95 @@ def test_a_model_that_refuses_a_value_is_a_refusal_of_the_argument() -> None:
         ArgumentDecoder(handler).decode(b'[[{"name":7}],{}]', JSON)
 
 
-def test_plain_and_unannotated_parameters_are_left_alone() -> None:
-    def handler(a, b: int, c: list[dict[str, Any]], d: Optional[str] = None) -> None: ...  # type: ignore[no-untyped-def]  # noqa: UP045
+def test_what_is_inside_plain_parameters_and_unannotated_ones_are_left_alone() -> None:
+    def handler(a, b: float, c: list[dict[str, Any]], d: Optional[str] = None) -> None: ...  # type: ignore[no-untyped-def]  # noqa: UP045
 
-    args, kwargs = ArgumentDecoder(handler).decode(b'[["x","not an int",[{}]],{"d":"e"}]', JSON)
-    assert (args, kwargs) == (["x", "not an int", [{}]], {"d": "e"})
+    args, kwargs = ArgumentDecoder(handler).decode(b'[["x",3,["no dict"]],{"d":"e"}]', JSON)
+    assert (args, kwargs) == (["x", 3, ["no dict"]], {"d": "e"})
+
+
+KINDS: dict[str, Any] = {
+    "str": "x",
+    "int": 3,
+    "float": 2.5,
+    "bool": True,
+    "list": [1],
+    "dict": {"a": 1},
+    "None": None,
+}
+FITTING: list[tuple[Any, set[str]]] = [
+    (str, {"str"}),
+    (int, {"int", "float", "bool"}),
+    (float, {"int", "float", "bool"}),
+    (bool, {"int", "float", "bool"}),
+    (list, {"list"}),
+    (list[int], {"list"}),
+    (Sequence[str], {"list", "str"}),
+    (Iterable[str], {"list", "str", "dict"}),
+    (dict[str, int], {"dict"}),
+    (Mapping[str, Any], {"dict"}),
+    (int | None, {"int", "float", "bool"}),
+    (str | list[str], {"str", "list"}),
+    (Literal["a", 7], {"str", "int", "float", "bool"}),
+    (Literal["a"], {"str"}),
+    (None, set()),
+    (Any, set(KINDS)),
+    (object, set(KINDS)),
+    (T, set(KINDS)),
+]
+
+
+@pytest.mark.parametrize("way", ["place", "keyword", "keyword only", "place only"])
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("annotation", "fitting"), FITTING)
+def test_the_kind_of_a_plain_argument_is_checked(
+    annotation: Any, fitting: set[str], kind: str, way: str
+) -> None:
+    """None fits everywhere: `n: int = None` is common."""
+
+    def either(n) -> None: ...  # type: ignore[no-untyped-def]
+
+    def named(*, n) -> None: ...  # type: ignore[no-untyped-def]
+
+    def placed(n, /, **more) -> None: ...  # type: ignore[no-untyped-def]
+
+    others: dict[str, Any] = {"keyword only": named, "place only": placed}
+    handler = others.get(way, either)
+    handler.__annotations__["n"] = annotation
+    call = [[KINDS[kind]], {}] if way.startswith("place") else [[], {"n": KINDS[kind]}]
+    payload = msgspec.json.encode(call)
+    if kind in fitting | {"None"}:
+        assert ArgumentDecoder(handler).decode(payload, JSON) == tuple(call)
+    else:
+        with pytest.raises(UnfitArguments, match=r"^argument n of .*: expected .*, not "):
+            ArgumentDecoder(handler).decode(payload, JSON)
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        b"[[],{}]",
+        b"[[1,2,3],{}]",
+        b'[[1],{"c":2}]',
+        b'[[1],{"a":2}]',
+        b'[[],{"b":2}]',
+        b'[["2"],{}]',
+    ],
+)
+def test_arguments_that_do_not_fit_are_unfit(payload: bytes) -> None:
+    def handler(a: int, b: int = 2) -> None: ...
+
+    with pytest.raises(UnfitArguments, match="handler"):
+        ArgumentDecoder(handler).decode(payload, JSON)
+
+
+@pytest.mark.parametrize("payload", [b"", b"{", b"[]", b"{}", b"[1,2]", b"\xff", b"[[1],{}]x"])
+@pytest.mark.parametrize("codec", [JSON, MSGPACK])
+def test_bytes_that_are_no_arguments_are_undecodable(payload: bytes, codec: Codec) -> None:
+    def handler(a: int) -> None: ...
+
+    with pytest.raises(UndecodableArguments):
+        ArgumentDecoder(handler).decode(payload, codec)
 
 
 @pytest.mark.parametrize(

@@ -45,7 +45,7 @@ from jobq.core.records import (
     RetryLater,
     SnoozeFor,
 )
-from jobq.errors import InvalidJob
+from jobq.errors import InvalidJob, UndecodableArguments, UnfitArguments, UnstorableResult
 
 QUEUE = QueueName("t", "q")
 LEASE = Lease(
@@ -176,9 +176,9 @@ def test_snooze_saves_in_the_codec_of_the_job() -> None:
     assert outcome.saved == b"\x91\x01"
 
 
-def test_a_snooze_that_cannot_be_saved_is_an_error_of_the_handler() -> None:
+def test_a_snooze_that_cannot_be_saved_fails_without_a_retry() -> None:
     outcome = raised(Snooze(1, saved=object()))
-    assert isinstance(outcome, RetryLater)
+    assert isinstance(outcome, Fail)
     assert outcome.failure.type == "jobq.errors.InvalidJob"
 
 
@@ -237,6 +237,50 @@ def test_a_task_that_no_worker_has_known_for_an_hour_fails_its_job() -> None:
     assert isinstance(outcome, Fail)
     assert (outcome.failure.reason, outcome.failure.exhausted) == ("unknown", False)
     assert "no worker has known a task named 'chrage' for 1 h" in outcome.failure.message
+
+
+@pytest.mark.parametrize(
+    ("since_ms", "delay_ms"),
+    [(None, 1000), (5000, 1000), (2000, 4000), (-100_000, 30_000), (-294_999, 30_000)],
+)
+def test_arguments_that_do_not_fit_are_put_off_in_the_same_way(
+    since_ms: int | None, delay_ms: int
+) -> None:
+    error = UnfitArguments("charge(n): missing a required argument: 'n'")
+    # The clock of `unknown` has run out, but this worker knows the task.
+    outcome = raised(error, Retry(0), failures=3, unfit_ms=since_ms, unknown_ms=-(10**9))
+    assert isinstance(outcome, Defer)
+    assert (outcome.delay_ms, outcome.reason, outcome.text) == (delay_ms, "unfit", str(error))
+
+
+@pytest.mark.parametrize("retry", [Retry(0), Retry(9), Retry(on=KeyError)])
+def test_after_five_minutes_they_fail_the_job_whatever_retries_are_left(retry: Retry) -> None:
+    outcome = raised(UnfitArguments("no n"), retry, unfit_ms=5000 - 300_000, unknown_ms=5000)
+    assert isinstance(outcome, Fail)
+    failure = outcome.failure
+    assert (failure.reason, failure.message, failure.exhausted) == ("unfit", "no n", False)
+    assert failure.type == "jobq.errors.UnfitArguments"
+
+
+def test_the_five_minutes_are_no_limit_for_a_worker_that_does_not_know_the_task() -> None:
+    outcome = decided(Unknown("charge"), unfit_ms=5000 - 400_000, unknown_ms=4000)
+    assert isinstance(outcome, Defer)
+    assert (outcome.reason, outcome.delay_ms) == ("unknown", 2000)
+
+
+def test_a_long_text_is_cut() -> None:
+    outcome = raised(UnfitArguments("x" * 10_000))
+    assert isinstance(outcome, Defer)
+    assert len(outcome.text) == 500
+
+
+@pytest.mark.parametrize(
+    "error", [UndecodableArguments("not JSON"), UnstorableResult("result: no")]
+)
+def test_what_no_retry_can_mend_fails_at_once(error: Exception) -> None:
+    outcome = raised(error, Retry(9))
+    assert isinstance(outcome, Fail)
+    assert (outcome.failure.reason, outcome.failure.message) == ("error", str(error))
 
 
 @pytest.mark.parametrize(

@@ -251,7 +251,7 @@ async def test_a_last_chance_of_an_hour_leaves_other_queues_served(tmp_path: Pat
         async with Worker(slow, lease=0.2, drain=0) as first:
             await asyncio.wait_for(begun.wait(), 20)
             # Its thread ends, and with it the lease: as if the worker had died.
-            await first._stations[0]._keeper.stop()
+            await first._stations[0]._keeper.stop(10)
             await until(lambda: stalled(slow, job), "the job to stall")
         begun.clear()
         async with Worker(slow, other, lease=1, drain=0, last_chance=0.5):

@@ -8,10 +8,13 @@ import pytest
 
 from jobq import JobRef
 from jobq.api.stopped import Stopped
+from jobq.api.worker import _CLOSE_S
 from jobq.core.policies import Retry
 from jobq.core.states import State
 from jobq.engine.handler import BatchSize
+from jobq.engine.settings import WorkerSettings
 from jobq.stores import open_store
+from tests.waiting import PATIENCE_S
 
 from .kit import Bench, Proxy, eventually, soon
 
@@ -65,6 +68,43 @@ async def test_a_stop_returns_the_jobs_that_an_unavailable_store_keeps(
         await soon(begun)
         line.down = True
         assert await worker.stop(drain=0) == Stopped(left=(JobRef(queue="work", id=id),))
+
+
+@pytest.mark.parametrize(
+    "call", ["settle", "extend", "beat", "lead", "retire", "tick", "due", "note", "every call"]
+)
+async def test_a_stop_waits_for_no_reply_longer_than_it_may(
+    bench: Bench, store: object, call: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The store is frozen: it takes calls and never replies. Each wait of the stop is bounded by
+    the same time, which is over at once here."""
+    line = Proxy(store)  # type: ignore[arg-type]
+    begun, frozen = asyncio.Event(), asyncio.Event()
+
+    async def before(method: str, args: object) -> None:
+        if frozen.is_set() and call in (method, "every call"):
+            await asyncio.Event().wait()
+
+    line.before = before
+
+    @bench.task
+    async def work() -> None:
+        begun.set()
+        await asyncio.Event().wait()
+
+    id = await bench.add("work")
+    async with bench.through(line).worker(settings={"close_timeout_ms": 1}) as worker:
+        await soon(begun)
+        frozen.set()
+        stopped = await asyncio.wait_for(worker.stop(drain=0), PATIENCE_S)
+    if call in ("settle", "every call"):
+        assert stopped.left == (JobRef(queue="work", id=id),)
+        assert "1 jobs could not be released" in caplog.text
+        assert "is not signed off" in caplog.text
+
+
+def test_what_a_stop_may_wait_for_its_stores_adds_up_to_less_than_five_seconds() -> None:
+    assert WorkerSettings().close_timeout_ms / 1000 + _CLOSE_S < 5
 
 
 async def test_a_worker_that_never_started_returns_nothing(bench: Bench) -> None:

@@ -10,7 +10,9 @@ import pytest
 from jobq.core.commands import Cancel
 from jobq.core.queues import JobDefaults, QueueConfig
 from jobq.core.records import JobKey, JobSpec
+from jobq.core.unknown import sentence
 from jobq.errors import ConfigError, InvalidJob, StoreUnavailable
+from jobq.rpc import convert
 from jobq.rpc.v1 import workers_pb2 as pb
 from jobq.testing import FakeWorker
 from jobq.testing.fake_worker import ref
@@ -185,6 +187,26 @@ async def test_a_job_whose_task_the_worker_does_not_know_waits_for_another_worke
         assert (record.state, record.failures) == ("delayed", 0)
         again = await worker.job()
         assert again.unknown_ms > 0
+
+
+async def test_a_job_whose_arguments_do_not_fit_waits_for_another_worker() -> None:
+    async with serving() as place, FakeWorker(place.address, ["mail"]) as worker:
+        await place.put("a")
+        job = await worker.job()
+        assert not job.HasField("unfit_ms")
+        unfit = pb.Unfit(message="mail: there is no parameter to")
+        await worker.report(pb.Result(lease=ref(job), unfit=unfit))
+        record = await place.get("a")
+        assert (record.state, record.failures) == ("delayed", 0)
+        assert unfit.message in (sentence(record) or "")
+        assert unfit.message in convert.job(record).deferred
+        again = await worker.job()
+        assert again.unfit_ms >= job.started_ms
+        # The server knows since when: the worker need not say so.
+        await worker.report(pb.Result(lease=ref(again), unfit=unfit))
+        after = (await place.get("a")).deferred
+        assert after is not None
+        assert (after.unfit_ms, after.attempt) == (again.unfit_ms, 2)
 
 
 async def test_progress_and_log_lines_are_stored() -> None:

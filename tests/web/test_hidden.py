@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import pytest
+
+from jobq.core.records import Claim, Defer, DeferReason, JobSpec, QueueName
 from jobq.stores.base import Store
 from jobq.web.data.reads import READS
 from jobq.web.pages import PAGES
@@ -26,6 +29,26 @@ async def test_hidden_payloads_are_in_no_response(memory: Store, browse: Make) -
         assert MARK not in (await browser.get(path, **query)).text, path
         shown += MARK in (await open_to_all.get(path, **query)).text
     assert shown > 15, "the mark is in most responses of a dashboard that hides nothing"
+
+
+@pytest.mark.parametrize("reason", ["unknown", "unfit"])
+async def test_a_deferred_job_says_so_without_its_arguments(
+    memory: Store, browse: Make, reason: DeferReason
+) -> None:
+    queue = QueueName("acme", "post")
+    await memory.put([JobSpec(queue=queue, id="put-off", name="send", payload=b"[[],{}]")])
+    claim = Claim(queues=(queue,), limit=1, lease_ms=1000)
+    (lease,) = (await memory.settle([], worker="w", call="1", then=claim)).leases
+    outcome = Defer(
+        queue=queue, id=lease.id, token=lease.token, delay_ms=30_000, reason=reason, text=MARK
+    )
+    await memory.settle([outcome], worker="w", call="2")
+    for hide in (True, False):
+        browser = browse(memory, hide_payloads=hide)
+        for path, id in (("/job", "put-off"), ("/jobs", None), ("/api/v1/job", "put-off")):
+            text = (await browser.get(path, tenant="acme", queue="post", id=id)).text
+            assert "deferred, because" in text, path
+            assert (MARK in text) is (reason == "unfit" and not hide), path
 
 
 async def test_a_hidden_payload_cannot_be_downloaded(memory: Store, browse: Make) -> None:

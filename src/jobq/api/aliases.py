@@ -16,7 +16,7 @@ from jobq.core.calls import ArgumentDecoder, CallShape
 from jobq.core.checks import shown
 from jobq.core.codec import Codec
 from jobq.core.records import Input
-from jobq.errors import ConfigError, InvalidJob
+from jobq.errors import ConfigError, InvalidJob, UnfitArguments
 
 Upgrader = Callable[..., Mapping[str, Any] | Sequence[Any]]
 """Takes the arguments of an old job. Returns those of the function: a dict of named ones, or a list
@@ -62,7 +62,7 @@ class UpgradingDecoder(ArgumentDecoder):
     def decode(
         self, payload: bytes, codec: Codec, inputs: Sequence[Input] = ()
     ) -> tuple[list[Any], dict[str, Any]]:
-        """The arguments for the function as it is now. InvalidJob if they do not fit it."""
+        """The arguments for the function as it is now. UnfitArguments if they do not fit it."""
         old_args, old_kwargs = super().decode(payload, codec, inputs)
         new = self._upgrade(*old_args, **old_kwargs)
         args: list[Any] = []
@@ -76,5 +76,8 @@ class UpgradingDecoder(ArgumentDecoder):
                 f"the function that upgrades jobs of {self.name} returned {shown(new)}: it must "
                 "return a dict of named arguments, or a list or tuple of positional ones"
             )
-        self._shape.check(args, kwargs)
+        try:
+            self._shape.check(args, kwargs)
+        except InvalidJob as error:
+            raise UnfitArguments(str(error)) from None
         return args, kwargs

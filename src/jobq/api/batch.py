@@ -11,6 +11,7 @@ job = await index.enqueue(document)
 from __future__ import annotations
 
 import inspect
+import typing
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, TypeVar, overload
 
@@ -22,13 +23,12 @@ from jobq.api.task import Task
 from jobq.api.task_decorator import publish
 from jobq.api.task_handler import TaskHandler
 from jobq.core import checks
-from jobq.core.calls import ArgumentDecoder, CallShape
+from jobq.core.calls import ArgumentDecoder, CallShape, decoded, is_plain, wrong_kinds
 from jobq.core.checks import Seconds, shown
 from jobq.core.codec import Codec
 from jobq.core.records import Lease
-from jobq.core.refs import fill
 from jobq.engine.handler import BatchSize
-from jobq.errors import ConfigError, InvalidJob
+from jobq.errors import ConfigError, UnfitArguments
 
 T = TypeVar("T")
 
@@ -96,6 +96,8 @@ class BatchHandler(TaskHandler):
     ) -> None:
         super().__init__(name, fn, decoder, codec, options)
         self.batch = batch
+        self._wrong: frozenset[type] | None = None  # kinds that no item has
+        self._expected = ""
 
     def decode_with(self, decoder: ArgumentDecoder) -> None:
         """Refuse upgraders: jobs of a batch task have one argument, whatever its name was."""
@@ -107,18 +109,29 @@ class BatchHandler(TaskHandler):
     def bind(self, lease: Lease, /) -> tuple[Sequence[Any], Mapping[str, Any]]:
         """Decode the item of one job to the function's annotation. A bad item fails its job
         only."""
-        args, kwargs = self._call_codec_of(lease).decode_call(lease.payload)
-        if lease.inputs:
-            args, kwargs = fill(args, kwargs, lease.inputs)
+        args, kwargs = decoded(lease.payload, self._call_codec_of(lease), lease.inputs)
         items = [*args, *(value for name, value in kwargs.items() if name == "item")]
         given = len(args) + len(kwargs)
         if len(items) != 1 or given != 1:
-            raise InvalidJob(
+            raise UnfitArguments(
                 f"a job of batch task {self.name} has one argument, its item; this one has {given}"
             )
+        if self._wrong is None:
+            self._wrong, self._expected = self._of_items()
+        if type(items[0]) in self._wrong:
+            raise UnfitArguments(f"{self._expected}, not {type(items[0]).__name__}")
         listed: list[Any] = [items]
         self._decoder.convert(listed, {})
         return listed[0], {}
+
+    def _of_items(self) -> tuple[frozenset[type], str]:
+        """The kinds that no item has, and what is expected instead."""
+        self._decoder.resolve()
+        name = next(iter(inspect.signature(self.fn).parameters))
+        items = self._decoder.annotations.get(name, Any)
+        (item, *_) = typing.get_args(items) or (Any,)
+        plain = wrong_kinds(item) if is_plain(items) else frozenset[type]()
+        return plain, self._decoder.expected("item", item)
 
 
 def _one(item: Any) -> None:

@@ -19,7 +19,7 @@ from jobq.core.calls import ArgumentDecoder
 from jobq.core.checks import check_task_name, shown
 from jobq.core.codec import Codec
 from jobq.core.records import Lease
-from jobq.errors import ConfigError, InvalidJob
+from jobq.errors import ConfigError, UnfitArguments
 from jobq.executors.command import Call
 
 ANY_COMMAND = "jobq.command"
@@ -59,7 +59,7 @@ class AnyCommandHandler(CommandHandler):
     """Runs the command line that a job brings, if its program is allowed."""
 
     def __init__(self, codec: Codec, allowed: Sequence[str]) -> None:
-        fn = _function(ANY_COMMAND, ("argv", "stdin"))
+        fn = _function(ANY_COMMAND, ("argv",), optional=("stdin",))
         super().__init__(ANY_COMMAND, fn, ArgumentDecoder(fn, ANY_COMMAND), codec, {}, [], [])
         self.programs = tuple(allowed)
 
@@ -68,7 +68,7 @@ class AnyCommandHandler(CommandHandler):
         args, kwargs = self.bind(lease)
         given = {**dict(zip(("argv", "stdin"), args, strict=False)), **kwargs}
         if len(args) > 2 or given.keys() - {"argv", "stdin"}:
-            raise InvalidJob(
+            raise UnfitArguments(
                 f"a job of {self.name} has the arguments argv and stdin, and no others"
             )
         line = given.get("argv")
@@ -77,9 +77,9 @@ class AnyCommandHandler(CommandHandler):
             or not line
             or not all(isinstance(part, str) and "\0" not in part for part in line)
         ):
-            raise InvalidJob(f"argv={shown(line)} of {self.name} is not a list of strings")
+            raise UnfitArguments(f"argv={shown(line)} of {self.name} is not a list of strings")
         if line[0] not in self.programs:
-            raise InvalidJob(
+            raise UnfitArguments(
                 f"this worker does not allow the program {line[0]!r}: start it with "
                 f"--allow-command {line[0]}"
             )
@@ -115,7 +115,7 @@ def allow_commands(context: QueueContext, allowed: Sequence[str]) -> None:
     context.register(handler)
 
 
-def _function(name: str, names: Sequence[str]) -> Callable[..., Any]:
+def _function(name: str, names: Sequence[str], optional: Sequence[str] = ()) -> Callable[..., Any]:
     """A function with the parameters of a command, for checks of arguments. It is never called."""
 
     def run(**more: Any) -> Any:
@@ -125,6 +125,7 @@ def _function(name: str, names: Sequence[str]) -> Callable[..., Any]:
     run.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
         [
             *(kind(each, kind.POSITIONAL_OR_KEYWORD) for each in names),
+            *(kind(each, kind.POSITIONAL_OR_KEYWORD, default=None) for each in optional),
             kind("more", kind.VAR_KEYWORD),
         ]
     )
@@ -164,11 +165,11 @@ def _filled(part: str, named: Mapping[str, Any], task: str) -> str:
         return part
     value = named[whole[1]]
     if isinstance(value, bool) or not isinstance(value, (str, int, float)):
-        raise InvalidJob(
+        raise UnfitArguments(
             f"argument {whole[1]} of {task}: {shown(value)} is neither text nor a number, so it "
             "cannot be part of a command line"
         )
     text = str(value)
     if "\0" in text:
-        raise InvalidJob(f"argument {whole[1]} of {task}: {shown(value)} has a NUL character")
+        raise UnfitArguments(f"argument {whole[1]} of {task}: {shown(value)} has a NUL character")
     return text

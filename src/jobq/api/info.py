@@ -17,6 +17,7 @@ from jobq.core.moments import moment, moment_or_none
 from jobq.core.records import Failure, Mode
 from jobq.core.states import Kind, QueueKind, State
 from jobq.core.steps import readable
+from jobq.core.unknown import sentence
 from jobq.core.workers import WorkerRecord
 
 __all__ = [
@@ -97,6 +98,9 @@ class JobInfo(msgspec.Struct, frozen=True, kw_only=True):
     # The steps that the job has recorded, oldest first. Listings leave it empty.
     steps: tuple[StepInfo, ...] = ()
     saved: Any = None  # what the job has saved last, with save or Snooze(saved=…)
+    # Why it waits for another worker, in one sentence: no worker that claimed it has its task, or
+    # its arguments do not fit their version of the task. None: its last run was not deferred.
+    deferred: str | None = None
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True):
@@ -237,6 +241,7 @@ def job_info(
         saved=_value(record.codec, record.saved, plain),
         meta=record.meta or {},
         options=applied(record, task),
+        deferred=sentence(record),
     )
 
 

@@ -7,14 +7,14 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from jobq.core import checks
-from jobq.core.calls import ArgumentDecoder
+from jobq.core.calls import ArgumentDecoder, undecoded
 from jobq.core.checks import shown
-from jobq.core.codec import Codec, get_codec
+from jobq.core.codec import Codec, NotHere, get_codec
 from jobq.core.policies import UNDECLARED, Cron, Every, Permissions, Retry
 from jobq.core.records import Lease
 from jobq.core.stalls import DEFAULT_MAX_STALLS
-from jobq.engine.handler import EXECUTORS, BatchSize, ExecutorName
-from jobq.errors import ConfigError, InvalidJob
+from jobq.engine.handler import EXECUTORS, RESULT, BatchSize, ExecutorName, unstorable
+from jobq.errors import ConfigError, UnfitArguments
 
 
 class TaskHandler:
@@ -57,28 +57,37 @@ class TaskHandler:
         self._decoder = decoder
 
     def bind(self, lease: Lease, /) -> tuple[Sequence[Any], Mapping[str, Any]]:
-        """Decode the job's arguments to the function's annotations. Raises InvalidJob or
-        ConfigError if they do not fit."""
+        """Decode the job's arguments to the function's annotations. Raises UnfitArguments if they
+        do not fit, and UndecodableArguments if they are none."""
         args, kwargs = self._decoder.decode(lease.payload, self._call_codec_of(lease), lease.inputs)
         if self._dependencies and not self._dependencies.isdisjoint(kwargs):
             names = ", ".join(sorted(self._dependencies.intersection(kwargs)))
-            raise InvalidJob(f"{names}: a dependency of task {self.name} cannot be an argument")
+            raise UnfitArguments(f"{names}: a dependency of task {self.name} cannot be an argument")
         return args, kwargs
 
-    def encode(self, value: Any, lease: Lease, /, what: str = "the result") -> bytes:
+    def encode(self, value: Any, lease: Lease, /, what: str = RESULT) -> bytes:
         """Encode a result with the codec of its job, which is what readers decode it with.
 
-        A result larger than `max_payload` is refused, and the run fails."""
-        data = self._codec_of(lease).encode(value)
-        if self.max_payload is not None and len(data) > self.max_payload:
-            checks.check_payload(data, self.max_payload, f"{what} of {self.name} takes")
-        return data
+        A result that cannot be encoded, or is larger than `max_payload`, raises UnstorableResult,
+        which names the part of it that is at fault."""
+        try:
+            data = self._codec_of(lease).encode(value)
+            if self.max_payload is not None and len(data) > self.max_payload:
+                checks.check_payload(data, self.max_payload, f"{what} of {self.name} takes")
+            return data
+        except Exception as error:  # a codec of the user's may raise anything
+            if what != RESULT:
+                raise
+            raise unstorable(error) from error
 
     def _call_codec_of(self, lease: Lease) -> Codec:
         """The codec of a job's arguments."""
         if lease.codec == self._codec.name:
             return self._call_codec
-        return get_codec(lease.codec).for_task(lease.name)
+        try:
+            return get_codec(lease.codec).for_task(lease.name)
+        except NotHere as error:
+            raise undecoded(error) from None
 
     def _codec_of(self, lease: Lease) -> Codec:
         """The codec of a job. It differs from the queue's if the job was enqueued before a

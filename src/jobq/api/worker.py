@@ -33,6 +33,7 @@ from jobq.core.workers import MAX_CONCURRENCY
 from jobq.engine.handler import Source
 from jobq.engine.identity import Identity, default_name
 from jobq.engine.last_chance import LastChance
+from jobq.engine.service import Farewell
 from jobq.engine.settings import WorkerSettings
 from jobq.engine.signal_handlers import signals_caught
 from jobq.engine.slots import Slots
@@ -41,6 +42,9 @@ from jobq.errors import ConfigError, StoreUnavailable
 from jobq.executors.lifespan import Lifespan, LifespanFunction, check_lifespan
 
 log = logging.getLogger("jobq")
+
+_CLOSE_S = 1.0
+"""Seconds that closing the handles of a stopped worker may take. It goes on in the background."""
 
 
 class Worker:
@@ -356,17 +360,22 @@ class Worker:
         assert self._done is not None
         try:
             await self._drain(drain_s)
+            farewell = Farewell(self.settings.close_timeout_ms / 1000)
             await asyncio.gather(
-                *(station.release_running(self._grace_s) for station in self._stations)
+                *(station.release_running(self._grace_s, farewell) for station in self._stations)
             )
-            await asyncio.gather(*(station.close() for station in self._stations))
+            await asyncio.gather(*(station.close(farewell) for station in self._stations))
             await self._executors.aclose()
             if self._lifespan is not None:
                 await self._lifespan.stop()
             await self._callbacks.aclose()
             return stopped(station.settled_since_stop for station in self._stations)
         finally:
-            await self._stores.aclose()
+            closing = asyncio.ensure_future(self._stores.aclose())
+            if not await Farewell(_CLOSE_S).wait(closing):
+                log.warning("a store of worker %s does not respond: its handle is left", self.name)
+            elif not closing.cancelled() and (error := closing.exception()) is not None:
+                log.warning("a store of worker %s was not closed: %s", self.name, error)
             log.info("worker %s has stopped", self.name)
             self._done.set()
 

@@ -20,6 +20,7 @@ from jobq.core.queues import MinuteRecord, QueueRecord, StatsRecord
 from jobq.core.records import Failure, JobKey, JobRecord
 from jobq.core.states import State
 from jobq.core.steps import StepRecord, readable
+from jobq.core.unknown import sentence
 from jobq.core.workers import WorkerRecord
 
 Document = dict[str, Any]
@@ -59,6 +60,7 @@ def job(record: JobRecord) -> Document:
         "failure": failure(record.failure),
         "errors": [failure(error) for error in record.errors],
         "reason": record.reason,
+        "deferred": sentence(record),
         "priority": record.priority,
         "key": record.key,
         "life": record.life,

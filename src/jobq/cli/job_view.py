@@ -14,6 +14,7 @@ from jobq.cli.output import Cell, Column, details, table
 from jobq.core.records import Failure, JobRecord, RetryData
 from jobq.core.states import State
 from jobq.core.steps import StepRecord, readable
+from jobq.core.unknown import sentence
 
 _COLUMNS = (
     Column("ID"),
@@ -93,10 +94,17 @@ def about(record: JobRecord) -> Cell:
             return (
                 f"on {record.worker}{progress}{' · asked to stop' if record.cancel_asked else ''}"
             )
+        case _ if (why := sentence(record)) is not None:
+            return Text(text.clean(why), style="yellow")
         case _ if record.failure is not None:
             return Text(f"last: {error(record)}", style="yellow")
         case _:
             return call(record)
+
+
+def _deferred(record: JobRecord) -> Text | None:
+    why = sentence(record)
+    return None if why is None else Text(text.clean(why), style="yellow")
 
 
 def error(record: JobRecord) -> str:
@@ -140,6 +148,7 @@ def job_details(record: JobRecord) -> RenderableType:
                 ("Task", record.name),
                 ("State", text.state(record.state)),
                 ("Reason", record.reason),
+                ("Deferred", _deferred(record)),
                 ("Arguments", call(record) or "none"),
                 (
                     "Result",

@@ -58,7 +58,7 @@ async def looks(
                         if look.record.state.ended:
                             return
                     if deadline.left <= 0:
-                        raise over(job, deadline)
+                        raise over(job, deadline, eyes.record)
                     heard = await ears.until(deadline, eyes.repeat_at)
 
 
@@ -69,7 +69,7 @@ class _Eyes:
         self, session: Session, job: JobKey, life: int | None, repeat_s: float | None
     ) -> None:
         self._session, self._job, self._life, self._repeat_s = session, job, life, repeat_s
-        self._record: JobRecord | None = None
+        self.record: JobRecord | None = None
         self._lines: Sequence[str] = ()
         self._lines_read = self._shown = -inf  # monotonic: when
 
@@ -86,8 +86,8 @@ class _Eyes:
         lines: Sequence[str] = ()
         if record.attempt and (record.state.ended or self._lines_may_be_new(heard)):
             lines = await self._new_lines()
-        now, before = time.monotonic(), self._record
-        self._record, self._life = record, record.life
+        now, before = time.monotonic(), self.record
+        self.record, self._life = record, record.life
         repeated = self.repeat_at is not None and now >= self.repeat_at
         if before is None or lines or repeated or _visible(before) != _visible(record):
             self._shown = now

@@ -9,6 +9,7 @@ import collections.abc
 import datetime
 import decimal
 import inspect
+import sys
 import types
 import typing
 import uuid
@@ -18,10 +19,16 @@ from typing import Any
 import msgspec
 
 from jobq.core.checks import did_you_mean, shown
-from jobq.core.codec import Args, Codec, Kwargs, convert
+from jobq.core.codec import Args, Codec, Kwargs, NotHere, convert
 from jobq.core.records import Input
 from jobq.core.refs import convert_beside_failures, fill, mentions_failure
-from jobq.errors import ConfigError, InvalidJob
+from jobq.errors import (
+    ConfigError,
+    InvalidJob,
+    JobqError,
+    UndecodableArguments,
+    UnfitArguments,
+)
 
 _KINDS = inspect.Parameter
 _Converter = Callable[[Any], Any]
@@ -211,6 +218,33 @@ _PLAIN_LISTS = (
 _PLAIN_DICTS = (dict, collections.abc.Mapping, collections.abc.MutableMapping)
 
 
+_KINDS_OF_JSON = frozenset({str, int, float, bool, list, dict})
+_NUMBERS = frozenset({int, float, bool})
+
+
+def wrong_kinds(annotation: Any) -> frozenset[type]:
+    """The kinds of JSON that no value of a plain annotation has: str for an int, int for a list.
+
+    So much is checked before a handler is called. A number may be any number, and None may be
+    anything that an annotation has left out.
+    """
+    origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
+    if origin in (typing.Union, types.UnionType):
+        return frozenset.intersection(*map(wrong_kinds, arguments))
+    if origin is typing.Literal:
+        return frozenset.intersection(*(wrong_kinds(type(choice)) for choice in arguments))
+    if (origin or annotation) in _PLAIN_LISTS:
+        kinds = (list, str, dict)  # a string is a sequence, and a dict can be iterated over
+        return _KINDS_OF_JSON.difference(k for k in kinds if issubclass(k, origin or annotation))
+    if (origin or annotation) in _PLAIN_DICTS:
+        return _KINDS_OF_JSON - {dict}
+    if annotation in _NUMBERS:
+        return _KINDS_OF_JSON - _NUMBERS
+    if annotation in (str, None, type(None)):
+        return _KINDS_OF_JSON - {annotation}
+    return frozenset()
+
+
 def names_of(fn: types.FunctionType) -> dict[str, Any]:
     """The names that annotations of a function may use."""
     return {**_FAMILIAR, **fn.__globals__, **inspect.getclosurevars(fn).nonlocals}
@@ -219,8 +253,8 @@ def names_of(fn: types.FunctionType) -> dict[str, Any]:
 def is_plain(annotation: Any) -> bool:
     """Whether JSON decodes to this annotation without conversion, as for int and list[str].
 
-    Such values are passed on unchecked. Checking each int and str would cost more than running a
-    typical job, and mypy checks the calls.
+    Of such values only the outermost kind is checked (`wrong_kinds`). Checking each item of a list
+    would cost more than running a typical job, and mypy checks the calls.
     """
     if isinstance(annotation, (type, types.NoneType)) or annotation is Any:
         return (
@@ -241,6 +275,28 @@ def is_plain(annotation: Any) -> bool:
     return isinstance(annotation, typing.TypeVar)
 
 
+def undecoded(error: Exception) -> UnfitArguments | UndecodableArguments:
+    """The error of a run whose arguments, or the results among them, could not be decoded."""
+    if isinstance(error, NotHere):
+        return UnfitArguments(str(error))
+    return UndecodableArguments(
+        str(error) if isinstance(error, JobqError) else f"{type(error).__name__}: {error}"
+    )
+
+
+def decoded(payload: bytes, codec: Codec, inputs: Sequence[Input]) -> tuple[list[Any], Kwargs]:
+    """The arguments of a job in plain values.
+
+    UndecodableArguments if no worker can decode them, and UnfitArguments if this one cannot,
+    because it lacks a codec or a key.
+    """
+    try:
+        args, kwargs = codec.decode_call(payload)
+        return fill(args, kwargs, inputs) if inputs else (args, kwargs)
+    except Exception as error:  # a codec of the user's may raise anything
+        raise undecoded(error) from error
+
+
 class ArgumentDecoder:
     """Decodes payloads into the arguments of one function.
 
@@ -255,8 +311,11 @@ class ArgumentDecoder:
         "_keywords",
         "_localns",
         "_places",
+        "_plain",
         "_ready",
         "_rest",
+        "_takes",
+        "annotations",
         "name",
         "returns",
     )
@@ -271,9 +330,14 @@ class ArgumentDecoder:
         self.name = name or getattr(fn, "__name__", "task")
         self.returns: Any = Any
         """The annotation of the result; Any if there is none."""
+        self.annotations: Mapping[str, Any] = {}
+        """The annotations, once resolved."""
         self._fn = fn
         self._localns = dict(localns or {})
         self._ready = False
+        self._takes: CallShape | None = None
+        # Of plain parameters: the place, the name as a keyword, the wrong kinds, what is expected.
+        self._plain: tuple[tuple[int, str | None, frozenset[type], str], ...] = ()
         self._places: tuple[tuple[int, str, _Converter], ...] = ()
         self._keywords: tuple[tuple[str, _Converter], ...] = ()
         # For *args: the index of its first argument, its name, its converter.
@@ -284,15 +348,28 @@ class ArgumentDecoder:
     def decode(
         self, payload: bytes, codec: Codec, inputs: Sequence[Input] = ()
     ) -> tuple[Args, Kwargs]:
-        """The arguments of one job. InvalidJob names the parameter that does not fit.
+        """The arguments of one job. UnfitArguments names the parameter that does not fit.
 
-        `inputs` (of the lease) replace references to the results of other jobs.
+        `inputs` (of the lease) replace references to the results of other jobs. Bytes that are no
+        arguments raise UndecodableArguments.
         """
         if not self._ready:
             self.resolve()
-        args, kwargs = codec.decode_call(payload)
-        if inputs:
-            args, kwargs = fill(args, kwargs, inputs)
+        args, kwargs = decoded(payload, codec, inputs)
+        assert self._takes is not None
+        try:
+            self._takes.check(args, kwargs)
+        except InvalidJob as error:
+            raise UnfitArguments(str(error)) from None
+        for place, name, wrong, expected in self._plain:
+            if place < len(args):
+                value = args[place]
+            elif name in kwargs:
+                value = kwargs[name]
+            else:
+                continue
+            if type(value) in wrong:
+                raise UnfitArguments(f"{expected}, not {type(value).__name__}")
         if self._places or self._keywords or self._rest or self._extra:
             self.convert(args, kwargs)
         return args, kwargs
@@ -329,6 +406,20 @@ class ArgumentDecoder:
             if not is_plain(hints.get(p.name, Any))
         }
         positional = [p.name for p in parameters if p.kind in _POSITIONAL]
+        self._takes = CallShape(self._fn, self.name)
+        self._plain = tuple(
+            (
+                sys.maxsize if p.kind is _KINDS.KEYWORD_ONLY else n,
+                None if p.kind is _KINDS.POSITIONAL_ONLY else p.name,
+                wrong,
+                self.expected(p.name, hints[p.name]),
+            )
+            for n, p in enumerate(parameters)
+            if p.name in hints
+            and p.name not in needing
+            and p.kind not in (_KINDS.VAR_POSITIONAL, _KINDS.VAR_KEYWORD)
+            and (wrong := wrong_kinds(hints[p.name]))
+        )
         self._places = tuple(
             (n, name, needing[name]) for n, name in enumerate(positional) if name in needing
         )
@@ -345,8 +436,14 @@ class ArgumentDecoder:
                     frozenset(q.name for q in parameters if q.kind is not _KINDS.POSITIONAL_ONLY),
                     needing[p.name],
                 )
+        self.annotations = hints
         self.returns = hints.get("return", Any)
         self._ready = True
+
+    def expected(self, name: str, annotation: Any) -> str:
+        """The beginning of a message about an argument of the wrong kind."""
+        kind = annotation.__name__ if isinstance(annotation, type) else annotation
+        return f"argument {name} of {self.name}: expected {kind}"
 
     def _hints(self, needed: Collection[str]) -> dict[str, Any]:
         fn = inspect.unwrap(self._fn)
@@ -390,4 +487,4 @@ class ArgumentDecoder:
         try:
             return converter(value)
         except (ValueError, TypeError, NotImplementedError) as error:
-            raise InvalidJob(f"argument {name} of {self.name}: {error}") from error
+            raise UnfitArguments(f"argument {name} of {self.name}: {error}") from error

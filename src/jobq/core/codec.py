@@ -23,6 +23,10 @@ Kwargs = dict[str, Any]
 _Call = tuple[list[Any], dict[str, Any]]
 
 
+class NotHere(InvalidJob, ConfigError):
+    """This process lacks the codec, or a key of it, that the data was encoded with."""
+
+
 class Codec:
     """How values become bytes. Subclass it for a codec of your own.
 
@@ -235,7 +239,7 @@ def get_codec(codec: str | Codec) -> Codec:
             arguments, both, results = codec.partition(_BOTH)
             if both and arguments in _known and results in _known:
                 return codec_pair(arguments, results)
-            raise ConfigError(
+            raise NotHere(
                 f"codec={codec!r} is not known in this process: use json, msgpack, or the name of "
                 "a Codec that was given to a Queue"
             ) from None

@@ -26,6 +26,7 @@ from jobq.core.records import (
     Checkpoint,
     Complete,
     Defer,
+    DeferReason,
     Fail,
     Failure,
     Hold,
@@ -36,6 +37,7 @@ from jobq.core.records import (
     RetryLater,
     SnoozeFor,
 )
+from jobq.errors import UndecodableArguments, UnfitArguments, UnstorableResult
 
 __all__ = [
     "Crashed",
@@ -129,7 +131,7 @@ def decide(
     if isinstance(end, Raised):
         return _raised(lease, end.error, retry, now_ms, random, encode, checkpoint)
     if isinstance(end, Unknown):
-        return _unknown(lease, end.name, now_ms)
+        return _deferred(lease, "unknown", UnknownTask(_NOBODY_KNOWS.format(end.name)), now_ms)
     error, reason = _as_error(end)
     return _failed(lease, error, reason, retry, now_ms, random)
 
@@ -152,25 +154,28 @@ def _as_error(end: TimedOut | Crashed) -> tuple[BaseException, Reason]:
             return ProcessCrashed(message), "crashed"
 
 
-def _unknown(lease: Lease, name: str, now_ms: int) -> AnyOutcome:
-    """Defer the job, because another worker or the next deploy of this one may know its task.
+_NOBODY_KNOWS = (
+    "no worker has known a task named {!r} for 1 h: is the code that defines it deployed and "
+    "imported?"
+)
 
-    After an hour the job fails.
+
+def _deferred(lease: Lease, reason: DeferReason, error: Exception, now_ms: int) -> AnyOutcome:
+    """Defer the job, because another worker or the next deploy of this one may be able to run it.
+
+    After a time the job fails with this error, whatever retries it has.
     """
-    since_ms = now_ms if lease.unknown_ms is None else lease.unknown_ms
-    delay_ms = unknown.delay_ms(now_ms - since_ms)
-    if delay_ms is not None:
-        return Defer(queue=lease.queue, id=lease.id, token=lease.token, delay_ms=delay_ms)
-    hours = unknown.GIVE_UP_MS / 3_600_000
-    error = UnknownTask(
-        f"no worker has known a task named {name!r} for {hours:g} h: "
-        "is the code that defines it deployed and imported?"
-    )
-    return Fail(
+    delay_ms = unknown.delay_ms(lease, reason, now_ms)
+    if delay_ms is None:
+        return _final(lease, error, reason, now_ms)
+    text = "" if reason == "unknown" else bounded(str(error), unknown.MAX_TEXT)
+    return Defer(
         queue=lease.queue,
         id=lease.id,
         token=lease.token,
-        failure=_failure(lease, error, "unknown", now_ms),
+        delay_ms=delay_ms,
+        reason=reason,
+        text=text,
     )
 
 
@@ -190,8 +195,8 @@ def _raised(
             if error.saved is not None:
                 try:
                     saved = (encode or get_codec(lease.codec).encode)(error.saved)
-                except Exception as unsaved:  # the handler's error, like any other
-                    return _failed(lease, unsaved, "error", retry, now_ms, random)
+                except Exception as unsaved:  # a retry would repeat what the handler has done
+                    return _final(lease, unsaved, "error", now_ms)
                 number = 0  # the last word of the run
             return SnoozeFor(
                 queue=queue,
@@ -217,11 +222,13 @@ def _raised(
             )
         case Reject():
             cause = error.__cause__ if isinstance(error.__cause__, ReportedError) else error
-            return Fail(
-                queue=queue, id=id, token=token, failure=_failure(lease, cause, "rejected", now_ms)
-            )
+            return _final(lease, cause, "rejected", now_ms)
         case RetryAfter():
             return _chosen(lease, error, retry, now_ms)
+        case UnfitArguments():
+            return _deferred(lease, "unfit", error, now_ms)
+        case UndecodableArguments() | UnstorableResult():
+            return _final(lease, error, "error", now_ms)
         case ReportedError():
             return _failed(lease, error, error.reason, retry, now_ms, random)
     return _failed(lease, error, "error", retry, now_ms, random)
@@ -236,6 +243,16 @@ def _chosen(lease: Lease, error: RetryAfter, retry: Retry, now_ms: int) -> AnyOu
         return Fail(queue=lease.queue, id=lease.id, token=lease.token, failure=failure)
     return RetryLater(
         queue=lease.queue, id=lease.id, token=lease.token, failure=failure, delay_ms=error.delay_ms
+    )
+
+
+def _final(lease: Lease, error: BaseException, reason: Reason, now_ms: int) -> Fail:
+    """The failure of a job that no retry would help."""
+    return Fail(
+        queue=lease.queue,
+        id=lease.id,
+        token=lease.token,
+        failure=_failure(lease, error, reason, now_ms),
     )
 
 

@@ -20,6 +20,7 @@ from jobq.core.failures import MAX_MESSAGE, MAX_TRACEBACK, MAX_TYPE
 from jobq.core.new_jobs import check_edges
 from jobq.core.records import AnyOutcome, Block, Failure, Mode
 from jobq.core.states import Kind, State
+from jobq.core.unknown import MAX_TEXT
 from jobq.errors import InvalidJob
 
 _MAX_COUNT = 2**31 - 1
@@ -154,7 +155,7 @@ def check_outcome(outcome: AnyOutcome, *, max_payload: int | None = None) -> Non
     if data is not None and max_payload is not None and len(data) > max_payload:
         check_payload(data, max_payload, "what the run ended with takes")
     if text := getattr(outcome, "text", ""):
-        check_int(len(text), "the length of text", high=MAX_MESSAGE)
+        check_int(len(text), "the length of text", high=MAX_TEXT)
     failure = getattr(outcome, "failure", None)
     if failure is not None:
         _check_failure(failure)

@@ -57,7 +57,13 @@ def explain(value: Any, root: str, encode: Callable[[Any], bytes], error: Except
     It names the innermost place that causes it.
     """
     place, culprit = _blame(value, root, encode, 0)
-    return InvalidJob(f"{place or 'value'}: {_why(culprit, encode, error)}")
+    return _refusal(place, _why(culprit, encode, error))
+
+
+def _refusal(place: str, why: str) -> InvalidJob:
+    refusal = InvalidJob(f"{place or 'value'}: {why}")
+    refusal._unencodable = (place, why)
+    return refusal
 
 
 def refuse_non_finite(value: Any, root: str) -> None:
@@ -70,9 +76,9 @@ def refuse_non_finite(value: Any, root: str) -> None:
             return
         for place, leaf in _leaves(value, root):
             if isinstance(leaf, float) and not math.isfinite(leaf):
-                raise InvalidJob(f"{place or 'value'}: {leaf} is not a finite number")
+                raise _refusal(place, f"{leaf} is not a finite number")
     except RecursionError:
-        raise InvalidJob(f"{root or 'value'}: the value is nested too deeply") from None
+        raise _refusal(root, "the value is nested too deeply") from None
 
 
 _SCALARS = frozenset({str, int, bool, type(None), bytes})

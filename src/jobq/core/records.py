@@ -25,8 +25,10 @@ MAX_PRIORITY = 2**21 - 1
 MAX_ID_LENGTH = 256
 
 Reason = Literal[
-    "error", "timeout", "stalled", "expired", "rejected", "child", "crashed", "unknown"
+    "error", "timeout", "stalled", "expired", "rejected", "child", "crashed", "unknown", "unfit"
 ]
+DeferReason = Literal["unknown", "unfit"]
+"""Why a worker defers a job: it has no such task, or the arguments do not fit its task."""
 Mode = Literal["plain", "keyed"]
 
 
@@ -162,7 +164,8 @@ class Lease(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     timeout_ms: int | None = None
     saved: bytes | None = None  # what Snooze(saved=…), a wait or a checkpoint saved
     cancel_asked: bool = False
-    unknown_ms: int | None = None  # when a worker that does not know the task first deferred it
+    # The job was deferred: since when no worker has known its task (core/unknown.py)
+    unknown_ms: int | None = None
     # The job has stalled before, and its next stall fails it. Such a lease is alone in its reply.
     last_chance: bool = False
     inputs: tuple[Input, ...] = ()
@@ -173,6 +176,7 @@ class Lease(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     unreadable: bool = False  # the stored job cannot be read: fail it, do not run it
     due_ms: int = 0  # since when it could start; 0: not known
     default_retries: int | None = None  # the queue's, if neither call nor task has a policy
+    unfit_ms: int | None = None  # since when its arguments have fitted no worker that had its task
 
 
 class LeaseRef(NamedTuple):
@@ -253,13 +257,16 @@ class Hold(Outcome, frozen=True, kw_only=True, tag="hold"):
 
 
 class Defer(Outcome, frozen=True, kw_only=True, tag="defer"):
-    """The worker does not know the task: the job waits for `delay_ms`. Does not count as a failure.
+    """The worker cannot run the job, but another one may: the job waits for `delay_ms`.
 
-    A job that has only been deferred counts as not yet started. In a keyed queue the job keeps its
-    place and its key is held instead (core/unknown.py).
+    It does not know the task, or the arguments do not fit it: then `text` says why. Does not count
+    as a failure. A job that has only been deferred counts as not yet started. In a keyed queue the
+    job keeps its place and its key is held instead (core/unknown.py).
     """
 
     delay_ms: int
+    reason: DeferReason = "unknown"
+    text: str = ""
 
 
 class Block(Outcome, frozen=True, kw_only=True, tag="block"):
@@ -343,6 +350,15 @@ class Note(msgspec.Struct, frozen=True, kw_only=True):
 # ── what readers see ──────────────────────────────────────────────────────────────────────────────
 
 
+class Deferred(msgspec.Struct, frozen=True, array_like=True):
+    """How a job was last deferred in this life (core/unknown.py)."""
+
+    reason: DeferReason
+    text: str = ""  # what does not fit
+    attempt: int = 0  # the attempt that was deferred: if it is the last one, the job still is
+    unfit_ms: int = 0  # since when its arguments fit no worker that has the task; 0: not known
+
+
 class JobRecord(msgspec.Struct, frozen=True, kw_only=True):
     """A job as the store holds it now."""
 
@@ -381,6 +397,8 @@ class JobRecord(msgspec.Struct, frozen=True, kw_only=True):
     given_id: bool = False  # the caller chose the id
     # What the job's steps have recorded in this life, ordered by name. Only `get` has them.
     steps: Steps = ()
+    # Set if workers have deferred it in this life, even if one has run it since.
+    deferred: Deferred | None = None
 
 
 class Filter(msgspec.Struct, frozen=True, kw_only=True):

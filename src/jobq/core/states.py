@@ -127,13 +127,14 @@ TRANSITIONS: tuple[Transition, ...] = (
         _K.SNOOZED,
         _S.ACTIVE,
         _S.DELAYED,
-        "the handler snoozed it, or the worker does not know the task (unknown)",
+        "the handler snoozed it, or the worker does not know the task (unknown), or the arguments "
+        "do not fit it (unfit)",
     ),
     Transition(
         _K.SNOOZED,
         _S.ACTIVE,
         _S.WAITING,
-        "the same without a delay; for an unknown task in a keyed queue, the key is held",
+        "the same without a delay; in a keyed queue a job that no worker can run holds its key",
     ),
     Transition(
         _K.STALLED, _S.ACTIVE, _S.WAITING, "its lease expired; stalls+1; it returns to the front"

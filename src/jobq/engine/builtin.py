@@ -7,12 +7,13 @@ from typing import Any, Literal
 
 import msgspec
 
+from jobq.core.calls import undecoded
 from jobq.core.codec import convert, get_codec
 from jobq.core.policies import Retry
 from jobq.core.records import Failure, Lease
 from jobq.core.refs import delivered
 from jobq.core.stalls import DEFAULT_MAX_STALLS
-from jobq.engine.handler import Bound, Handler
+from jobq.engine.handler import RESULT, Bound, Handler, unstorable
 
 GATHER = "jobq.gather"
 FAILURE = "$jobq.failure"
@@ -39,11 +40,17 @@ class Gather:
 
         References in the payload would be larger than most results when there are ten thousand.
         """
-        return [[marked(delivered(given)) for given in lease.inputs]], {}
+        try:
+            return [[marked(delivered(given)) for given in lease.inputs]], {}
+        except Exception as error:  # a codec of the user's may raise anything
+            raise undecoded(error) from error
 
-    def encode(self, value: Any, lease: Lease, /, what: str = "the result") -> bytes:
+    def encode(self, value: Any, lease: Lease, /, what: str = RESULT) -> bytes:
         """Encode in the codec of the job."""
-        return get_codec(lease.codec).encode(value)
+        try:
+            return get_codec(lease.codec).encode(value)
+        except Exception as error:
+            raise unstorable(error) from error
 
 
 def marked(value: Any) -> Any:

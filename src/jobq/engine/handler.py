@@ -13,12 +13,29 @@ from typing import Any, Literal, Protocol
 from jobq.core.policies import Retry
 from jobq.core.queues import QueueConfig, ScheduleSpec
 from jobq.core.records import Lease, QueueName
+from jobq.errors import InvalidJob, JobqError, UnstorableResult
 from jobq.stores.base import Clock, Store
 
 ExecutorName = Literal["inline", "thread", "process", "command"]
 EXECUTORS: tuple[ExecutorName, ...] = ("inline", "thread", "process", "command")
 Bound = tuple[Sequence[Any], Mapping[str, Any]]
 """Decoded positional and keyword arguments."""
+
+
+RESULT = "the result"
+"""What `Handler.encode` encodes, if nothing else is said."""
+
+
+def unstorable(error: Exception) -> UnstorableResult:
+    """The error of a run whose result cannot be stored because of `error`."""
+    match error:
+        case InvalidJob(_unencodable=(place, why)):
+            text = f"result{place}: {why}"
+        case JobqError():
+            text = str(error)
+        case _:
+            text = f"the result cannot be encoded: {type(error).__name__}: {error}"
+    return UnstorableResult(text)
 
 
 @dataclass(frozen=True)
@@ -79,11 +96,16 @@ class Handler(Protocol):
         ...
 
     def bind(self, lease: Lease, /) -> Bound:
-        """Decode the arguments of this job. Raises if they do not fit the function."""
+        """Decode the arguments of this job.
+
+        Raises UnfitArguments or UndecodableArguments if the function cannot be called with them.
+        """
         ...
 
-    def encode(self, value: Any, lease: Lease, /, what: str = "the result") -> bytes:
-        """Encode a result of this job. Raises, naming `what` it is, if it cannot be stored."""
+    def encode(self, value: Any, lease: Lease, /, what: str = RESULT) -> bytes:
+        """Encode a result of this job. Raises UnstorableResult if it cannot be stored.
+
+        Any other value raises what its codec does, or PayloadTooLarge, naming `what` it is."""
         ...
 
 

@@ -23,6 +23,8 @@ from jobq.core.records import (
     Defer,
     Fail,
     Hold,
+    Lease,
+    QueueName,
     Release,
     RetryLater,
     SnoozeFor,
@@ -30,6 +32,7 @@ from jobq.core.records import (
 from jobq.engine.run import Run
 
 log = logging.getLogger("jobq.job")
+worker_log = logging.getLogger("jobq")
 
 Trace = tuple[type[BaseException], BaseException, TracebackType | None]
 _OUTCOMES: dict[type[AnyOutcome], str] = {
@@ -48,6 +51,7 @@ class Journal:
     """The log of one runner. `starts` and `ends` tell whether these are logged at all."""
 
     def __init__(self) -> None:
+        self._deferred: set[tuple[QueueName, str, str]] = set()  # that a warning has named
         self.starts = self.ends = False
         self.check_levels()
 
@@ -77,10 +81,12 @@ class Journal:
 
     def failed(self, run: Run, outcome: AnyOutcome, end: End | None) -> None:
         """Log a failure: ERROR if the job has failed for good, WARNING if it is retried or was
-        cancelled meanwhile.
+        cancelled meanwhile. Warn of a deferral.
 
         `end` is None if a child process has reported the outcome. The traceback is text then.
         """
+        if isinstance(outcome, Defer):
+            self._warn_deferred(run.lease, outcome)
         if not isinstance(outcome, (RetryLater, Fail)):
             return
         facts, failure = _facts(run, outcome), outcome.failure
@@ -122,6 +128,29 @@ class Journal:
                 words,
                 f"\n{lines(text)}" if text else "",
                 trace=trace,
+            )
+
+    def _warn_deferred(self, lease: Lease, outcome: Defer) -> None:
+        """Warn once per task and reason, because its jobs arrive again every 30 s."""
+        what = (lease.queue, lease.name, outcome.reason)
+        if what in self._deferred or len(self._deferred) >= 1000:
+            return
+        self._deferred.add(what)
+        if outcome.reason == "unknown":
+            worker_log.warning(
+                "queue %s has jobs of task %s, which this worker does not have: they are delayed "
+                "for other workers, and fail after an hour. Is the code that defines the task "
+                "deployed and imported?",
+                one_line(lease.queue.queue),
+                one_line(lease.name),
+            )
+        else:
+            worker_log.warning(
+                "queue %s has a job of task %s whose arguments do not fit this worker's version of "
+                "it: such jobs are delayed for other workers, and fail after 5 minutes. %s",
+                one_line(lease.queue.queue),
+                one_line(lease.name),
+                one_line(outcome.text),
             )
 
 

@@ -131,10 +131,10 @@ class Keeper:
             target=context.run, args=(self._live,), name="jobq keeper", daemon=True
         ).start()
 
-    async def stop(self) -> None:
+    async def stop(self, timeout_s: float) -> None:
         """End the thread, and wait for it.
 
-        A thread that hangs in its store is left behind after `close_timeout_ms`: it is a daemon.
+        A thread that hangs in its store is left behind after `timeout_s`: it is a daemon.
         """
         self._stopped = True
         if self._gone is None:
@@ -144,7 +144,7 @@ class Keeper:
                 self._loop.call_soon_threadsafe(self._stop.set)
             except RuntimeError:
                 pass  # its loop is closed: the thread has ended
-        await asyncio.wait([self._gone], timeout=self._settings.close_timeout_ms / 1000)
+        await asyncio.wait([self._gone], timeout=timeout_s)
 
     # ── in the thread ──
 

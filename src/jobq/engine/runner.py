@@ -26,7 +26,6 @@ from typing import Any
 from jobq.core.decide import End, Raised, Released, Unknown, decide
 from jobq.core.failures import bounded
 from jobq.core.policies import UNDECLARED, Retry
-from jobq.core.printable import one_line
 from jobq.core.records import AnyOutcome, Complete, Fail, Failure, JobKey, Lease, QueueName
 from jobq.core.verdicts import unreadable
 from jobq.engine import completions
@@ -107,7 +106,6 @@ class Runner:
         self._journal = Journal()
         self._apart = ApartRuns(self, self._journal)
         self._chance = chance
-        self._unknown: set[tuple[QueueName, str]] = set()  # tasks that a warning has named
         self._create_task = unguarded(self.loop)
 
     # ── starting ──
@@ -144,23 +142,9 @@ class Runner:
             return
         handler = self._tasks[lease.queue].get(lease.name) or BUILTIN.get(lease.name)
         if handler is None:
-            self._warn_unknown(lease)
             self.close(run, self.decide(run, Unknown(lease.name), _DEFAULT_RETRY))
             return
         self._launch(run, lease, handler)
-
-    def _warn_unknown(self, lease: Lease) -> None:
-        """Warn once per task, because its jobs arrive again every 30 s."""
-        name = (lease.queue, lease.name)
-        if name not in self._unknown and len(self._unknown) < 1000:
-            self._unknown.add(name)
-            log.warning(
-                "queue %s has jobs of task %s, which this worker does not have: they are delayed "
-                "for other workers, and fail after an hour. Is the code that defines the task "
-                "deployed and imported?",
-                one_line(lease.queue.queue),
-                one_line(lease.name),
-            )
 
     def _launch(self, run: Run, lease: Lease, handler: Handler) -> None:
         executor = self.executors[handler.executor]

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import random
 import time
 from collections.abc import Callable
 from contextlib import suppress
 from contextvars import ContextVar
+from typing import Any
 
 from jobq.errors import AccessDenied, StoreUnavailable
 
@@ -72,6 +74,25 @@ class Outage:
                     time.monotonic() - self._since,
                     tries,
                 )
+
+
+class Farewell:
+    """What is left of the time that a stopping worker has for its stores, all in all."""
+
+    def __init__(self, seconds: float) -> None:
+        self._until = asyncio.get_running_loop().time() + seconds
+
+    @property
+    def left(self) -> float:
+        """Seconds, not less than 0."""
+        return max(0.0, self._until - asyncio.get_running_loop().time())
+
+    async def wait(self, *tasks: asyncio.Future[Any], most: float = math.inf) -> bool:
+        """Wait for these, for `most` seconds at most. Returns whether all are done."""
+        if not tasks:
+            return True
+        _, late = await asyncio.wait(tasks, timeout=min(most, self.left))
+        return not late
 
 
 def _describe(error: BaseException) -> str:

@@ -24,8 +24,8 @@ class WorkerSettings:
     poll_ms: int = 5_000
     # An exchange without a reply is repeated. That is safe: the call has the same name.
     exchange_timeout_ms: int = 30_000
-    # How long a stopping worker waits for a store that does not reply.
-    close_timeout_ms: int = 10_000
+    # How long a stopping worker waits for stores that do not reply, all in all.
+    close_timeout_ms: int = 3_500
     beat_ms: int = 5_000
     tick_ms: int = 5_000
     schedule_ms: int = 1_000

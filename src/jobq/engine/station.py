@@ -25,13 +25,16 @@ from jobq.engine.pulse import Pulse
 from jobq.engine.run import Run
 from jobq.engine.runner import Runner
 from jobq.engine.scheduler import OnMissed, Scheduler
-from jobq.engine.service import Service, on_outage
+from jobq.engine.service import Farewell, Service, on_outage
 from jobq.engine.settings import WorkerSettings
 from jobq.engine.slots import Bell, Slots
 from jobq.engine.ticker import Ticker
 from jobq.stores.base import Clock, Store
 
 log = logging.getLogger("jobq")
+
+_RESERVE_S = 0.5
+"""Seconds of a farewell that are left for the loops when jobs could not be released."""
 
 
 class Station:
@@ -162,42 +165,55 @@ class Station:
         self.fetcher.stop()
         return self._fetching
 
-    async def release_running(self, grace_s: float) -> None:
+    async def release_running(self, grace_s: float, farewell: Farewell) -> None:
         """Interrupt the runs and release their jobs. Runs that ignore it for `grace_s` too."""
         if self._fetching is None or self._fetching.done():
             return
         self.runner.interrupts.release_running()
-        await asyncio.wait([self._fetching], timeout=grace_s)
+        await farewell.wait(self._fetching, most=grace_s)
         self.runner.interrupts.release_rest()
-        await asyncio.wait([self._fetching], timeout=self._settings.close_timeout_ms / 1000)
+        await farewell.wait(self._fetching, most=farewell.left - _RESERVE_S)
 
-    async def close(self) -> None:
+    async def close(self, farewell: Farewell) -> None:
         """Stop all loops and sign off. Leases of jobs that could not be released will expire."""
-        if self._fetching is not None and not self._fetching.done():
+        silent = self._fetching is not None and not self._fetching.done()
+        if self._fetching is not None and silent:
             log.error(
-                "%s does not respond: %d jobs could not be released; they run again when their "
-                "leases expire",
+                "%s does not respond: %d jobs could not be released, and run again when their "
+                "leases expire; worker %s is not signed off, and is listed until its heartbeat "
+                "expires",
                 self._store.url,
                 len(self.runner.held),
+                self._worker,
             )
             self._fetching.cancel()
             self._tasks.append(self._fetching)
         for service in self._services:
             service.stop()
-        if self._tasks:
-            _, late = await asyncio.wait(self._tasks, timeout=1.0)
-            for task in late:
+        if not await farewell.wait(*self._tasks, most=0.0 if silent else 1.0):
+            for task in self._tasks:
                 task.cancel()
-            await asyncio.gather(*self._tasks, return_exceptions=True)
-        await self._notes.aclose()
-        await self._keeper.stop()
+            await farewell.wait(*self._tasks)
+        await farewell.wait(asyncio.ensure_future(self._notes.aclose()))
+        await self._keeper.stop(0.0 if silent else farewell.left)
         child_tasks.unguard(self._loop)
+        if not silent:
+            await self._sign_off(farewell.left)
+
+    async def _sign_off(self, timeout_s: float) -> None:
         try:
-            async with asyncio.timeout(self._settings.close_timeout_ms / 1000):
+            async with asyncio.timeout(timeout_s):
                 await self._leader.resign()
                 await self._store.retire(self._worker, incarnation=self._identity.incarnation)
         except Exception as error:
-            log.warning("worker %s could not sign off: %s", self._worker, error)
+            why = "no reply in time" if isinstance(error, TimeoutError) else error
+            log.warning(
+                "worker %s could not sign off from %s, and is listed until its heartbeat expires: "
+                "%s",
+                self._worker,
+                self._store.url,
+                why,
+            )
 
     def _fetcher_ended(self, task: asyncio.Task[None]) -> None:
         """Stop the worker if its fetcher failed: otherwise it would look alive and do nothing."""

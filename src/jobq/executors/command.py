@@ -83,7 +83,7 @@ class Command(Callee, Protocol):
         ...
 
     def call(self, lease: Lease) -> Call:
-        """The command line and the input for a job. Raises InvalidJob if an argument is wrong."""
+        """The command line and the input for a job. Raises UnfitArguments if one is wrong."""
         ...
 
 

@@ -14,6 +14,7 @@ from jobq.core.call_options import ChildPolicy, RetryData, UniqueMode, UniqueSpe
 from jobq.core.event_records import EventRecord
 from jobq.core.new_jobs import check_retry, check_spec
 from jobq.core.records import Edge, Failure, JobKey, JobRecord, JobSpec, PutResult, QueueName
+from jobq.core.unknown import sentence
 from jobq.rpc.v1 import common_pb2 as common
 from jobq.rpc.v1 import jobs_pb2 as pb
 
@@ -142,6 +143,7 @@ def job(record: JobRecord) -> common.Job:
         parents=_refs(record.parents),
         children=_refs(record.children),
         meta=record.meta or {},
+        deferred=text(sentence(record)),
     )
 
 

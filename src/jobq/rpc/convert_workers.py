@@ -23,7 +23,7 @@ from jobq.core.records import (
     Reason,
     SnoozeFor,
 )
-from jobq.errors import InvalidJob
+from jobq.errors import InvalidJob, UnfitArguments
 from jobq.rpc import convert
 from jobq.rpc.v1 import common_pb2 as common
 from jobq.rpc.v1 import workers_pb2 as pb
@@ -72,7 +72,7 @@ def bounded(items: Sequence[object], field: str) -> None:
 def needs_record(result: pb.Result) -> bool:
     """Whether the outcome depends on what is stored about the job."""
     end = result.WhichOneof("end")
-    return end in ("failed", "unknown") or (
+    return end in ("failed", "unknown", "unfit") or (
         end == "snoozed" and not result.snoozed.HasField("saved")
     )
 
@@ -82,6 +82,7 @@ def lease_of(ref: LeaseRef, result: pb.Result, record: JobRecord | None) -> Leas
     retry = None if record is None else record.options.retry
     if retry is None and result.WhichOneof("end") == "failed" and result.failed.HasField("retry"):
         retry = convert.retry_data(result.failed.retry)
+    deferred = None if record is None else record.deferred
     given = result.unknown.unknown_ms if result.unknown.HasField("unknown_ms") else None
     return Lease(
         queue=ref.queue,
@@ -99,6 +100,7 @@ def lease_of(ref: LeaseRef, result: pb.Result, record: JobRecord | None) -> Leas
         expires_ms=0,
         retry=retry,
         unknown_ms=given,
+        unfit_ms=None if deferred is None else deferred.unfit_ms or None,
     )
 
 
@@ -124,9 +126,11 @@ def end_of(result: pb.Result) -> End | SnoozeFor:
             )
         case "unknown":
             return Unknown("")
+        case "unfit":
+            return Raised(UnfitArguments(result.unfit.message or "the arguments do not fit"))
     raise InvalidJob(
         f"the result of job {result.lease.id!r} does not say how the run ended: set completed, "
-        "failed, snoozed, rate_limited or unknown"
+        "failed, snoozed, rate_limited, unknown or unfit"
     )
 
 
@@ -195,6 +199,7 @@ def lease(given: Lease) -> pb.Lease:
         last_chance=given.last_chance,
         tenant=given.queue.tenant,
         unknown_ms=given.unknown_ms,
+        unfit_ms=given.unfit_ms,
     )
     if given.inputs:
         message.inputs.extend(map(_input, given.inputs))

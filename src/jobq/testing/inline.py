@@ -16,7 +16,7 @@ from typing import Any, Literal, TypeVar
 from jobq.api.task_handler import runs_async
 from jobq.client.portal import portal
 from jobq.core.control import RetryAfter
-from jobq.core.records import AnyOutcome, Fail, RetryLater
+from jobq.core.records import AnyOutcome, Defer, Fail, RetryLater
 from jobq.engine.executors import Executors
 from jobq.engine.handler import Handler
 from jobq.engine.run import Run
@@ -83,7 +83,7 @@ class InlineRunner(Runner):
     def raised(self, run: Run, handler: Handler, error: BaseException) -> AnyOutcome | None:
         """See `Runner.raised`."""
         outcome = super().raised(run, handler, error)
-        failed = isinstance(outcome, Fail) or (
+        failed = isinstance(outcome, (Fail, Defer)) or (
             isinstance(outcome, RetryLater) and not isinstance(error, RetryAfter)
         )
         if failed and self.error is None and not isinstance(error, asyncio.CancelledError):

@@ -390,6 +390,7 @@ class Job(_message.Message):
     PARENTS_FIELD_NUMBER: _builtins.int
     CHILDREN_FIELD_NUMBER: _builtins.int
     META_FIELD_NUMBER: _builtins.int
+    DEFERRED_FIELD_NUMBER: _builtins.int
     tenant: _builtins.str
     queue: _builtins.str
     id: _builtins.str
@@ -426,6 +427,10 @@ class Job(_message.Message):
     """The schedule that made the job."""
     origin: _builtins.str
     """"queue/id" of the job that this one is a dead-letter copy of."""
+    deferred: _builtins.str
+    """Why a job that workers have deferred still waits, in one sentence: none of them has its task, or
+    its arguments do not fit their version of it. Empty if its last run was not deferred.
+    """
     @_builtins.property
     def failure(self) -> Global___Failure:
         """The last failed run of this life, or why the job failed."""
@@ -474,10 +479,11 @@ class Job(_message.Message):
         parents: _abc.Iterable[Global___JobRef] | None = ...,
         children: _abc.Iterable[Global___JobRef] | None = ...,
         meta: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
+        deferred: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_due_ms", b"_due_ms", "_finished_ms", b"_finished_ms", "_started_ms", b"_started_ms", "due_ms", b"due_ms", "failure", b"failure", "finished_ms", b"finished_ms", "started_ms", b"started_ms"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_due_ms", b"_due_ms", "_finished_ms", b"_finished_ms", "_started_ms", b"_started_ms", "attempt", b"attempt", "cancel_asked", b"cancel_asked", "children", b"children", "codec", b"codec", "created_ms", b"created_ms", "due_ms", b"due_ms", "errors", b"errors", "failure", b"failure", "failures", b"failures", "finished_ms", b"finished_ms", "id", b"id", "key", b"key", "life", b"life", "meta", b"meta", "name", b"name", "origin", b"origin", "parents", b"parents", "payload", b"payload", "priority", b"priority", "progress", b"progress", "queue", b"queue", "reason", b"reason", "result", b"result", "schedule", b"schedule", "stalls", b"stalls", "started_ms", b"started_ms", "state", b"state", "tenant", b"tenant", "worker", b"worker"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_due_ms", b"_due_ms", "_finished_ms", b"_finished_ms", "_started_ms", b"_started_ms", "attempt", b"attempt", "cancel_asked", b"cancel_asked", "children", b"children", "codec", b"codec", "created_ms", b"created_ms", "deferred", b"deferred", "due_ms", b"due_ms", "errors", b"errors", "failure", b"failure", "failures", b"failures", "finished_ms", b"finished_ms", "id", b"id", "key", b"key", "life", b"life", "meta", b"meta", "name", b"name", "origin", b"origin", "parents", b"parents", "payload", b"payload", "priority", b"priority", "progress", b"progress", "queue", b"queue", "reason", b"reason", "result", b"result", "schedule", b"schedule", "stalls", b"stalls", "started_ms", b"started_ms", "state", b"state", "tenant", b"tenant", "worker", b"worker"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__due_ms: _TypeAlias = _typing.Literal["due_ms"]  # noqa: Y015
     _WhichOneofArgType__due_ms: _TypeAlias = _typing.Literal["_due_ms", b"_due_ms"]  # noqa: Y015
@@ -510,7 +516,9 @@ class Failure(_message.Message):
     WORKER_FIELD_NUMBER: _builtins.int
     EXHAUSTED_FIELD_NUMBER: _builtins.int
     reason: _builtins.str
-    """"error", "timeout", "stalled", "expired", "rejected", "child", "crashed" or "unknown"."""
+    """"error", "timeout", "stalled", "expired", "rejected", "child", "crashed", "unknown" or
+    "unfit".
+    """
     type: _builtins.str
     """The type of the error, for example "ValueError"."""
     message: _builtins.str

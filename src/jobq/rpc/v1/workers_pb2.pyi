@@ -394,6 +394,7 @@ class Lease(_message.Message):
     META_FIELD_NUMBER: _builtins.int
     TENANT_FIELD_NUMBER: _builtins.int
     UNKNOWN_MS_FIELD_NUMBER: _builtins.int
+    UNFIT_MS_FIELD_NUMBER: _builtins.int
     queue: _builtins.str
     id: _builtins.str
     token: _builtins.str
@@ -418,7 +419,9 @@ class Lease(_message.Message):
     """The job has stalled before, and its next stall fails it: run nothing else beside it."""
     tenant: _builtins.str
     unknown_ms: _builtins.int
-    """When a worker first reported that it does not know the task of this job."""
+    """Since when no worker has known the task of this job. Set if workers have deferred it."""
+    unfit_ms: _builtins.int
+    """Since when its arguments have fitted no worker that knows its task."""
     @_builtins.property
     def inputs(self) -> _containers.RepeatedCompositeFieldContainer[Global___Input]:
         """How the jobs ended that this one waited for."""
@@ -455,21 +458,26 @@ class Lease(_message.Message):
         meta: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
         tenant: _builtins.str = ...,
         unknown_ms: _builtins.int | None = ...,
+        unfit_ms: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_saved", b"_saved", "_timeout_ms", b"_timeout_ms", "_unknown_ms", b"_unknown_ms", "saved", b"saved", "timeout_ms", b"timeout_ms", "unknown_ms", b"unknown_ms"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_saved", b"_saved", "_timeout_ms", b"_timeout_ms", "_unfit_ms", b"_unfit_ms", "_unknown_ms", b"_unknown_ms", "saved", b"saved", "timeout_ms", b"timeout_ms", "unfit_ms", b"unfit_ms", "unknown_ms", b"unknown_ms"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_saved", b"_saved", "_timeout_ms", b"_timeout_ms", "_unknown_ms", b"_unknown_ms", "attempt", b"attempt", "cancel_asked", b"cancel_asked", "codec", b"codec", "created_ms", b"created_ms", "expires_ms", b"expires_ms", "failures", b"failures", "id", b"id", "inputs", b"inputs", "key", b"key", "last_chance", b"last_chance", "life", b"life", "meta", b"meta", "name", b"name", "payload", b"payload", "queue", b"queue", "saved", b"saved", "signals", b"signals", "stalls", b"stalls", "started_ms", b"started_ms", "tenant", b"tenant", "timeout_ms", b"timeout_ms", "token", b"token", "unknown_ms", b"unknown_ms"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_saved", b"_saved", "_timeout_ms", b"_timeout_ms", "_unfit_ms", b"_unfit_ms", "_unknown_ms", b"_unknown_ms", "attempt", b"attempt", "cancel_asked", b"cancel_asked", "codec", b"codec", "created_ms", b"created_ms", "expires_ms", b"expires_ms", "failures", b"failures", "id", b"id", "inputs", b"inputs", "key", b"key", "last_chance", b"last_chance", "life", b"life", "meta", b"meta", "name", b"name", "payload", b"payload", "queue", b"queue", "saved", b"saved", "signals", b"signals", "stalls", b"stalls", "started_ms", b"started_ms", "tenant", b"tenant", "timeout_ms", b"timeout_ms", "token", b"token", "unfit_ms", b"unfit_ms", "unknown_ms", b"unknown_ms"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__saved: _TypeAlias = _typing.Literal["saved"]  # noqa: Y015
     _WhichOneofArgType__saved: _TypeAlias = _typing.Literal["_saved", b"_saved"]  # noqa: Y015
     _WhichOneofReturnType__timeout_ms: _TypeAlias = _typing.Literal["timeout_ms"]  # noqa: Y015
     _WhichOneofArgType__timeout_ms: _TypeAlias = _typing.Literal["_timeout_ms", b"_timeout_ms"]  # noqa: Y015
+    _WhichOneofReturnType__unfit_ms: _TypeAlias = _typing.Literal["unfit_ms"]  # noqa: Y015
+    _WhichOneofArgType__unfit_ms: _TypeAlias = _typing.Literal["_unfit_ms", b"_unfit_ms"]  # noqa: Y015
     _WhichOneofReturnType__unknown_ms: _TypeAlias = _typing.Literal["unknown_ms"]  # noqa: Y015
     _WhichOneofArgType__unknown_ms: _TypeAlias = _typing.Literal["_unknown_ms", b"_unknown_ms"]  # noqa: Y015
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__saved) -> _WhichOneofReturnType__saved | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__timeout_ms) -> _WhichOneofReturnType__timeout_ms | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__unfit_ms) -> _WhichOneofReturnType__unfit_ms | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__unknown_ms) -> _WhichOneofReturnType__unknown_ms | None: ...
 
@@ -642,6 +650,7 @@ class Result(_message.Message):
     SNOOZED_FIELD_NUMBER: _builtins.int
     RATE_LIMITED_FIELD_NUMBER: _builtins.int
     UNKNOWN_FIELD_NUMBER: _builtins.int
+    UNFIT_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def lease(self) -> Global___LeaseRef: ...
     @_builtins.property
@@ -654,6 +663,8 @@ class Result(_message.Message):
     def rate_limited(self) -> Global___RateLimited: ...
     @_builtins.property
     def unknown(self) -> Global___Unknown: ...
+    @_builtins.property
+    def unfit(self) -> Global___Unfit: ...
     def __init__(
         self,
         *,
@@ -663,12 +674,13 @@ class Result(_message.Message):
         snoozed: Global___Snoozed | None = ...,
         rate_limited: Global___RateLimited | None = ...,
         unknown: Global___Unknown | None = ...,
+        unfit: Global___Unfit | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["completed", b"completed", "end", b"end", "failed", b"failed", "lease", b"lease", "rate_limited", b"rate_limited", "snoozed", b"snoozed", "unknown", b"unknown"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["completed", b"completed", "end", b"end", "failed", b"failed", "lease", b"lease", "rate_limited", b"rate_limited", "snoozed", b"snoozed", "unfit", b"unfit", "unknown", b"unknown"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["completed", b"completed", "end", b"end", "failed", b"failed", "lease", b"lease", "rate_limited", b"rate_limited", "snoozed", b"snoozed", "unknown", b"unknown"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["completed", b"completed", "end", b"end", "failed", b"failed", "lease", b"lease", "rate_limited", b"rate_limited", "snoozed", b"snoozed", "unfit", b"unfit", "unknown", b"unknown"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_end: _TypeAlias = _typing.Literal["completed", "failed", "snoozed", "rate_limited", "unknown"]  # noqa: Y015
+    _WhichOneofReturnType_end: _TypeAlias = _typing.Literal["completed", "failed", "snoozed", "rate_limited", "unknown", "unfit"]  # noqa: Y015
     _WhichOneofArgType_end: _TypeAlias = _typing.Literal["end", b"end"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_end) -> _WhichOneofReturnType_end | None: ...
 
@@ -827,6 +839,31 @@ class Unknown(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__unknown_ms) -> _WhichOneofReturnType__unknown_ms | None: ...
 
 Global___Unknown: _TypeAlias = Unknown  # noqa: Y015
+
+@_typing.final
+class Unfit(_message.Message):
+    """The worker has a handler for the job's task, but the job's arguments do not fit it, as in a
+    rolling deploy. Another worker may have another version, so the job waits for up to 30 seconds and
+    runs again. After 5 minutes it fails with this message. Does not count as a failure until then.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MESSAGE_FIELD_NUMBER: _builtins.int
+    message: _builtins.str
+    """What does not fit, for example "charge: there is no parameter invoice"."""
+    def __init__(
+        self,
+        *,
+        message: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["message", b"message"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Unfit: _TypeAlias = Unfit  # noqa: Y015
 
 @_typing.final
 class ReportResponse(_message.Message):

@@ -15,6 +15,7 @@ from jobq.core.records import (
     Claim,
     Complete,
     Defer,
+    DeferReason,
     Edge,
     Fail,
     Failure,
@@ -113,8 +114,15 @@ def release(lease: Lease) -> Release:
     return Release(queue=lease.queue, id=lease.id, token=lease.token)
 
 
-def defer(lease: Lease, delay_ms: int) -> Defer:
-    return Defer(queue=lease.queue, id=lease.id, token=lease.token, delay_ms=delay_ms)
+def defer(lease: Lease, delay_ms: int, reason: DeferReason = "unknown", text: str = "") -> Defer:
+    return Defer(
+        queue=lease.queue,
+        id=lease.id,
+        token=lease.token,
+        delay_ms=delay_ms,
+        reason=reason,
+        text=text,
+    )
 
 
 def hold(lease: Lease, delay_ms: int) -> Hold:

@@ -199,7 +199,9 @@ def _begin_life(job: Job) -> None:
     job.flags &= ~CANCEL
     options = unpack_options(job.options)
     if options.actor is not None or options.put_off is not None:
-        job.options = pack_options(msgspec.structs.replace(options, actor=None, put_off=None))
+        job.options = pack_options(
+            msgspec.structs.replace(options, actor=None, put_off=None, deferred=None)
+        )
 
 
 def _wait_again(tx: Tx, job: Job) -> None:
@@ -236,6 +238,7 @@ def _reschedule(tx: Tx, job: Job, command: Reschedule) -> bool:
 
 def _update(tx: Tx, job: Job, payload: bytes, codec: str) -> bool:
     job.payload, job.codec = payload, codec
+    unknown.new_arguments(job)
     tx.save(job)
     tx.record(job, Kind.CHANGED, job.state, reason="updated")
     return True

@@ -287,6 +287,7 @@ def lease_of(
         meta=options.meta,
         cancel_asked=bool(job.flags & CANCEL),
         unknown_ms=None if options.put_off is None else options.put_off.since_ms,
+        unfit_ms=None if options.deferred is None else options.deferred.unfit_ms or None,
         last_chance=last_chance,
         inputs=inputs,
         signals=signals,

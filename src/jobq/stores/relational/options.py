@@ -6,7 +6,15 @@ import msgspec
 
 from jobq.core import meta
 from jobq.core.call_options import NO_OPTIONS, CallOptions
-from jobq.core.records import ChildPolicy, Failure, JobSpec, RetryData, UniqueMode, UniqueSpec
+from jobq.core.records import (
+    ChildPolicy,
+    Deferred,
+    Failure,
+    JobSpec,
+    RetryData,
+    UniqueMode,
+    UniqueSpec,
+)
 from jobq.core.unknown import PutOff
 from jobq.core.verdicts import unreadable
 
@@ -33,7 +41,8 @@ class StoredOptions(msgspec.Struct, array_like=True, omit_defaults=True, kw_only
     seen: int = 0  # signals of that name that its handler has received
     actor: str | None = None  # who asked to cancel it while it was active
     meta: dict[str, str] | None = None
-    put_off: PutOff | None = None  # set if workers that claimed the job did not know its task
+    put_off: PutOff | None = None  # set if workers that claimed the job have deferred it
+    deferred: Deferred | None = None  # how they did last; None: its arguments are new since
 
 
 DEFAULT = StoredOptions()

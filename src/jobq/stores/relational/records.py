@@ -45,6 +45,7 @@ def record(job: Job, queue: QueueName) -> JobRecord:
         meta=options.meta,
         options=call_options(options),
         given_id=bool(job.flags & GIVEN),
+        deferred=options.deferred,
     )
     return legible(found, damaged=options is BROKEN or isinstance(job, DamagedJob))
 

@@ -259,7 +259,7 @@ def _settle_one(tx: Tx, job: Job, outcome: AnyOutcome) -> None:
         _block(tx, job, outcome)
         return
     if isinstance(outcome, Defer):
-        unknown.defer(tx, queue, job, outcome.delay_ms)
+        unknown.defer(tx, queue, job, outcome)
         return
     if isinstance(outcome, SnoozeFor):
         if not is_late(outcome.saved_number, attempt=job.attempt, newest=job.saved_place):

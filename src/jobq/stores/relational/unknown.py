@@ -1,12 +1,11 @@
-"""Postpones jobs whose task is unknown to the worker that claimed them. The rules are
-`core.unknown`.
-"""
+"""Postpones jobs that the worker that claimed them cannot run. The rules are `core.unknown`."""
 
 from __future__ import annotations
 
 import msgspec
 
 from jobq.core import outcomes, unknown
+from jobq.core.records import Defer
 from jobq.core.unknown import PutOff
 from jobq.stores.relational import holds, waiting
 from jobq.stores.relational.options import pack_options, unpack_options
@@ -14,20 +13,34 @@ from jobq.stores.relational.rows import Job, QueueRow
 from jobq.stores.relational.tx import Tx
 
 
-def defer(tx: Tx, queue: QueueRow, job: Job, delay_ms: int) -> None:
+def defer(tx: Tx, queue: QueueRow, job: Job, outcome: Defer) -> None:
     """Postpone the job; in a keyed queue, hold its key."""
-    options = unpack_options(job.options)
-    put_off = (options.put_off or PutOff()).again(now_ms=tx.now, due_ms=job.due_ms)
-    job.options = pack_options(msgspec.structs.replace(options, put_off=put_off))
+    reason, options = outcome.reason, unpack_options(job.options)
+    job.options = pack_options(
+        msgspec.structs.replace(
+            options,
+            put_off=(options.put_off or PutOff()).again(reason, now_ms=tx.now, due_ms=job.due_ms),
+            deferred=unknown.deferred(
+                options.deferred, reason, outcome.text, attempt=job.attempt, now_ms=tx.now
+            ),
+        )
+    )
     if job.starts == 0:
         job.started_ms = None
-    job_ms, key_ms = unknown.waits(queue.mode, delay_ms)
+    job_ms, key_ms = unknown.waits(queue.mode, outcome.delay_ms)
     effect = outcomes.effect("defer", delay_ms=job_ms)
     if key_ms:
         holds.put(tx, queue, key_ms, job.key)
-        waiting.wait(tx, job, effect.kind, "front", reason="unknown")
+        waiting.wait(tx, job, effect.kind, "front", reason=reason)
     else:
-        waiting.later(tx, job, effect.kind, tx.now + job_ms, reason="unknown")
+        waiting.later(tx, job, effect.kind, tx.now + job_ms, reason=reason)
+
+
+def new_arguments(job: Job) -> None:
+    """Forget that the former arguments of a job did not fit."""
+    options = unpack_options(job.options)
+    if options.deferred is not None:
+        job.options = pack_options(msgspec.structs.replace(options, deferred=None))
 
 
 def due_again(job: Job) -> None:

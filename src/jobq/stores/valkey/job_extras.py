@@ -12,7 +12,7 @@ from typing import NamedTuple
 import msgspec
 
 from jobq.core import verdicts
-from jobq.core.records import Failure, Input, JobKey, Steps
+from jobq.core.records import Deferred, Failure, Input, JobKey, Steps
 from jobq.stores.valkey.keys import queue_of
 from jobq.stores.valkey.lua_names import numbers, texts
 from jobq.stores.valkey.stored_job import BROKEN
@@ -36,6 +36,7 @@ class Extras(NamedTuple):
     failure: Failure | None = None
     failed_last: bool = False  # the job's failure is its last failed run
     unknown_ms: int | None = None
+    deferred: Deferred | None = None
     inputs: tuple[Input, ...] = ()
     signals: tuple[tuple[str, bytes], ...] = ()
     parents: tuple[JobKey, ...] = ()
@@ -68,12 +69,14 @@ def extras(flat: Sequence[bytes]) -> Extras:
             steps.append((rest.decode(), value))
     ended = [(job, fields.get(_FIELD["input"] + b"%d" % n)) for n, job in sorted(children.items())]
     failure, put_off = fields.get(_FIELD["failure"]), fields.get(_FIELD["put_off"])
+    deferred = fields.get(_FIELD["deferred"])
     return Extras(
         saved=fields.get(_FIELD["saved"]),
         progress=fields.get(_FIELD["progress"]),
         failure=_short_failure(failure) if failure else None,
         failed_last=failure == b"",
         unknown_ms=None if put_off is None else int(put_off.split(b"\t")[1]),
+        deferred=None if deferred is None else _deferred(deferred),
         inputs=tuple(_input(job, how) for job, how in ended if how is not None),
         signals=tuple(signal for _, signal in sorted(signals.items())),
         parents=tuple(sorted(parents)),
@@ -85,6 +88,11 @@ def extras(flat: Sequence[bytes]) -> Extras:
 def _job(text: bytes) -> JobKey:
     queue, _, id = text.decode().partition("\n")
     return JobKey(queue_of(queue), id)
+
+
+def _deferred(data: bytes) -> Deferred:
+    reason, attempt, unfit_ms, text = data.decode().split("\t", 3)
+    return Deferred("unfit" if reason == "unfit" else "unknown", text, int(attempt), int(unfit_ms))
 
 
 def _input(job: JobKey, how: bytes) -> Input:

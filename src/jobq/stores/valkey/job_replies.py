@@ -121,6 +121,7 @@ def _lease(
         cancel_asked=run.flags & _CANCEL > 0,
         last_chance=run.flags & _LAST_CHANCE > 0,
         unknown_ms=more.unknown_ms,
+        unfit_ms=None if more.deferred is None else more.deferred.unfit_ms or None,
         inputs=more.inputs,
         signals=more.signals,
         steps=more.steps,
@@ -204,6 +205,7 @@ def record(queue: QueueName, view: Sequence[Any], *, whole: bool = False) -> Job
         parents=more.parents,
         children=more.children,
         given_id=has_given_id(rec),
+        deferred=more.deferred,
     )
     return legible(found, damaged=damaged)
 

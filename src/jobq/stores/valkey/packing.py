@@ -57,6 +57,8 @@ def outcome(
         data = encode(o.failure)
     if isinstance(o, RetryLater | SnoozeFor | Hold | Defer):
         fields["delay"] = o.delay_ms
+    if isinstance(o, Defer):
+        fields["reason"], data = o.reason, o.text.encode()
     if isinstance(o, SnoozeFor | Block) and o.saved is not None:
         fields["saved"], data = True, o.saved
     if isinstance(o, SnoozeFor) and o.saved_number > 0:

@@ -8,6 +8,7 @@ from jobq.core.checks import check_id
 from jobq.core.criteria import Criteria, error_names
 from jobq.core.records import Failure, JobKey, JobRecord, QueueName
 from jobq.core.states import State
+from jobq.core.unknown import sentence
 from jobq.server.listing import listed, wanted
 from jobq.web.data.queues import all_counts
 from jobq.web.data.shown import Problem, Shown, problem, shown_in_row
@@ -65,6 +66,8 @@ class JobRow(Shape, frozen=True, kw_only=True):
     arguments: Shown
     """The first 200 characters."""
     cancel_asked: bool
+    deferred: str | None
+    """Why the job waits for another worker. Without the details if payloads are hidden."""
     life: int
     schedule: str | None
     origin: str | None
@@ -185,6 +188,7 @@ def job_row(view: View, record: JobRecord) -> JobRow:
         problem=problem(view, record.failure, traceback=False),
         arguments=shown_in_row(view, record.payload, record.codec, record.name),
         cancel_asked=record.cancel_asked,
+        deferred=sentence(record, hide=view.hide_payloads),
         life=record.life,
         schedule=record.schedule,
         origin=record.origin,

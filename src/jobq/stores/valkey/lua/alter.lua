@@ -55,7 +55,7 @@ end
 function J.forget_life(cx, job)
   local x, gone = cx.prefix .. KEY.extras .. job.id, {
     EXTRA.failure, EXTRA.progress, EXTRA.saved, EXTRA.saved_place, EXTRA.why, EXTRA.who,
-    EXTRA.signals, EXTRA.signal, EXTRA.put_off,
+    EXTRA.signals, EXTRA.signal, EXTRA.put_off, EXTRA.deferred,
   }
   for _, field in ipairs(call("HKEYS", x)) do
     local kind = field:sub(1, 2)
@@ -110,7 +110,7 @@ function COMMANDS.revive(cx, job)
   if J.locked_out(cx, job) then return false end
   J.unlist_ended(cx, job)
   call("HDEL", cx.prefix .. KEY.extras .. job.id, EXTRA.failure, EXTRA.progress, EXTRA.why,
-    EXTRA.who, EXTRA.signal, EXTRA.put_off, EXTRA.follows)
+    EXTRA.who, EXTRA.signal, EXTRA.put_off, EXTRA.deferred, EXTRA.follows)
   local waits = J.tie_again(cx, job)
   begin_life(cx, job, waits and STATE.blocked or STATE.waiting)
   return true
@@ -150,6 +150,7 @@ function COMMANDS.update(cx, job, c, payload)
   local unset = c.codec == "json" and "codec"
   J.renew(job, J.changed_options(job, { codec = c.codec }, unset), payload)
   J.write(cx, job)
+  J.new_arguments(cx, job)
   J.event(cx, job, "changed", job.state, "updated")
   return true
 end

@@ -58,7 +58,7 @@ local function settle_one(cx, o, data, edges)
     if failure then reason, err, fingerprint = J.keep_failure(cx, job, failure) end
     if BESIDES[o.kind] then BESIDES[o.kind](cx, job, o, data) end
     if o.kind == "defer" then
-      J.defer(cx, job, o.delay)
+      J.defer(cx, job, o, data)
     elseif effect.returns then
       J.to_waiting(cx, job, effect.kind, "front")
     elseif o.delay > 0 then

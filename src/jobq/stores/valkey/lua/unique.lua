@@ -96,6 +96,7 @@ function J.replace(cx, job, opts, body)
   end
   J.renew(job, mpack(changed), body:sub(at + nn + no))
   J.write(cx, job)
+  J.new_arguments(cx, job)
   if opts.lock_mode == "debounce" then
     take(cx, opts.lock, job.id, opts.lock_ttl)
     local due = J.due(cx, opts)

@@ -1,6 +1,6 @@
--- unknown: jobs whose task is unknown to the worker that claimed them. Copies core/unknown.py.
--- EXTRA.put_off is "times\tsince\tdue", as PutOff in core. Without the field the job was never put
--- off in this life.
+-- unknown: jobs that the worker that claimed them cannot run. Copies core/unknown.py.
+-- EXTRA.put_off is "times\tsince\tdue", as PutOff in core, and EXTRA.deferred is Deferred. Without
+-- the first the job was never put off in this life; without the second its arguments are new since.
 
 -- RETURNS times, since, due; 0, 0, 0 if the job was never put off
 local function put_off(cx, job)
@@ -35,17 +35,30 @@ function J.due_again(cx, job)
   if times > 0 then keep(cx, job, times, since, 0) end
 end
 
--- Copies core/unknown.py: PutOff.again and waits.
-function J.defer(cx, job, delay)
-  local times, since, due = put_off(cx, job)
-  if times == 0 then since, due = cx.now, job.due end
+-- The arguments of the job are new: forget that the former ones did not fit.
+function J.new_arguments(cx, job)
+  if J.has(job.rflags, RUN_FLAG.extras) then
+    call("HDEL", cx.prefix .. KEY.extras .. job.id, EXTRA.deferred)
+  end
+end
+
+-- Copies core/unknown.py: PutOff.again, deferred and waits.
+function J.defer(cx, job, o, text)
+  local delay, reason, times, since, due = o.delay, o.reason or "unknown", put_off(cx, job)
+  if times == 0 then due = job.due end
+  if times == 0 or reason == "unfit" then since = cx.now end
   keep(cx, job, times + 1, since, due)
+  local before = call("HGET", cx.prefix .. KEY.extras .. job.id, EXTRA.deferred)
+  local unfit = before and tonumber(before:match("^%a+\t%d+\t(%d+)\t")) or 0
+  if unfit == 0 and reason == "unfit" then unfit = cx.now end
+  J.extra(cx, job, EXTRA.deferred,
+    reason .. "\t" .. J.whole(job.attempt) .. "\t" .. J.whole(unfit) .. "\t" .. text)
   if job.attempt == times + 1 then job.started = 0 end
   if J.meta(cx).mode == "keyed" then
     local _, key = J.name_key(job)
     J.put_on_hold(cx, key, delay)
-    J.to_waiting(cx, job, J.EFFECTS.defer.kind, "front", "unknown")
+    J.to_waiting(cx, job, J.EFFECTS.defer.kind, "front", reason)
   else
-    J.to_delayed(cx, job, J.EFFECTS.defer.kind, cx.now + delay, "unknown")
+    J.to_delayed(cx, job, J.EFFECTS.defer.kind, cx.now + delay, reason)
   end
 end
