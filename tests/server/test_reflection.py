@@ -25,6 +25,7 @@ def test_the_server_lists_and_describes_its_services(running_server: RunningServ
     listed, described = stub.ServerReflectionInfo(iter(asked), timeout=PATIENCE_S)
     names = [service.name for service in listed.list_services_response.service]
     assert set(SERVICES) <= set(names)
+    assert len(names) == len(set(names)), "a service is listed twice"
     assert described.file_descriptor_response.file_descriptor_proto
 
 

@@ -107,7 +107,7 @@ class Host:
         for service in self.services:
             service.register(server)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
-        names = [service.name for service in self.services]
+        names = sorted({service.name for service in self.services})  # two serve WorkerService
         reflection.enable_server_reflection(
             [*names, health.SERVICE_NAME, reflection.SERVICE_NAME], server
         )

@@ -19,6 +19,7 @@ from starlette.types import Receive, Scope, Send
 
 from jobq.client.store_handles import handle, release
 from jobq.errors import AccessDenied, InvalidJob, JobqError, StoreUnavailable
+from jobq.server.access import ROUTES
 from jobq.server.guard import GuardedStore
 from jobq.server.principal import Principal
 from jobq.server.quotas import TenantRules
@@ -38,7 +39,7 @@ from jobq.web.signing_in import EVERYONE, Admission, Gate, SignIn
 log = logging.getLogger("jobq.web")
 
 _STATIC = Path(__file__).parent / "static"
-_OPEN = ("/static/", "/sign-in")
+_OPEN = tuple(name.partition(" ")[2] for name, door in ROUTES.items() if not door.signed_in)
 """Paths that need no sign-in: the page to sign in on, and what it loads."""
 _MAX_GUARDED = 1_000
 """Principals that are remembered. A guarded store is cheap to make again."""
@@ -219,8 +220,7 @@ class Dashboard:
 
 
 def _routes() -> list[BaseRoute]:
-    return [
-        Mount("/static", _Static(directory=_STATIC)),
+    routes = [
         Route("/sign-in", entering.sign_in_page, methods=["GET"]),
         Route("/sign-in", entering.sign_in, methods=["POST"]),
         Route("/sign-out", entering.sign_out, methods=["POST"]),
@@ -229,15 +229,36 @@ def _routes() -> list[BaseRoute]:
         *api.routes(),
         *(Route(page.path, _page(page), methods=["GET"]) for page in PAGES),
     ]
+    return [Mount("/static", _Static(directory=_STATIC)), *map(_guarded, routes)]
+
+
+def _guarded(route: Route) -> Route:
+    """The route, for callers with the scopes of its row in the table of access. A route without a
+    row cannot be served."""
+    (method,) = (route.methods or set()) - {"HEAD"}
+    door = ROUTES[f"{method} {route.path}"]
+    if not door.needs:
+        return route
+    acts = method == "POST"
+    what = route.path.removeprefix(f"{api.PREFIX}/").replace("/", ".") if acts else "this page"
+
+    async def checked(request: Request) -> Response:
+        view = view_of(request)
+        if acts and view.read_only:
+            raise AccessDenied(f"this dashboard is read-only: {what} is refused")
+        if not door.admits(view.principal):
+            have = " ".join(sorted(view.principal.scopes)) or "none"
+            raise AccessDenied(f"{what} needs the scope {door.said()}, and you have {have}")
+        response: Response = await route.endpoint(request)
+        return response
+
+    return Route(route.path, checked, methods=[method])
 
 
 def _page(page: Page) -> Any:
     handler = import_module(f"jobq.web.pages.{page.name}").page
 
     async def get(request: Request) -> Response:
-        view = view_of(request)
-        if not view.may(page.call):
-            raise AccessDenied("this page needs the scope read")
         request.state.page_name = page.name
         response: Response = await handler(request)
         return with_csrf_cookie(request, response)
@@ -252,11 +273,8 @@ async def _payload(request: Request) -> Response:
     for name in names:
         if not query.get(name):
             raise InvalidJob(f"the address has no {name}")
-    view = view_of(request)
-    if not view.may("find"):
-        raise AccessDenied("a download needs the scope read")
     tenant, queue, id, part = (query[name] for name in names)
-    data = await download(view, tenant, queue, id, part)  # type: ignore[arg-type]
+    data = await download(view_of(request), tenant, queue, id, part)  # type: ignore[arg-type]
     return Response(
         data,
         media_type="application/octet-stream",
