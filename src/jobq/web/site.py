@@ -18,11 +18,12 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import Receive, Scope, Send
 
 from jobq.client.store_handles import handle, release
-from jobq.errors import AccessDenied, InvalidJob, JobqError, StoreUnavailable
+from jobq.errors import AccessDenied, InvalidJob, JobqError
 from jobq.server.access import ROUTES
 from jobq.server.guard import GuardedStore
 from jobq.server.principal import Principal
 from jobq.server.quotas import TenantRules
+from jobq.server.told import Told, Unready
 from jobq.stores.base import Store
 from jobq.web import api, entering, live
 from jobq.web.cookies import with_csrf_cookie
@@ -76,6 +77,7 @@ class Dashboard:
         self._clock = clock or _now_ms
         self._guarded: dict[Principal, GuardedStore] = {}
         self._gate = Gate(sign_in, signer=Signer(secret), local=local)
+        self._told = Told(store if isinstance(store, str) else store.url)
         self._hub = Hub(lambda: self._view(EVERYONE))
         self._router = Router(routes=_routes())
         self._app = Headers(self._serve)
@@ -136,7 +138,7 @@ class Dashboard:
         try:
             response = await self._admitted(request, scope)
         except JobqError as e:
-            response = refusal(request, status_of(e), str(e), e)
+            response = self._refusal(request, e)
         if response is not None:
             await response(scope, receive, send)
             return
@@ -155,13 +157,14 @@ class Dashboard:
             await self._failed(request, e)(scope, receive, send)
 
     def _failed(self, request: Request, error: Exception) -> Response:
-        if isinstance(error, JobqError):
-            return refusal(request, status_of(error), str(error), error)
         if isinstance(error, HTTPException):
             detail = "there is no such page" if error.status_code == 404 else error.detail
-            return refusal(request, error.status_code, detail, error)
-        log.exception("%s %s failed", request.method, request.url.path, exc_info=error)
-        return refusal(request, 500, "the dashboard has failed: its log says why", error)
+            return refusal(request, error.status_code, detail)
+        return self._refusal(request, error)
+
+    def _refusal(self, request: Request, error: Exception) -> Response:
+        told = self._told(error, f"{request.method} {request.url.path}")
+        return refusal(request, status_of(told), str(told))
 
     async def _admitted(self, request: Request, scope: Scope) -> Response | None:
         """None if the request may go on. Otherwise the response."""
@@ -195,7 +198,7 @@ class Dashboard:
         guarded = self._guarded.get(principal)
         if guarded is None:
             if self._handle is None:
-                raise StoreUnavailable("the dashboard has closed its store")
+                raise Unready("the dashboard has closed its store")
             if len(self._guarded) >= _MAX_GUARDED:
                 self._guarded.clear()
             guarded = self._guarded[principal] = self._guard(self._handle, principal, self._tenants)
@@ -213,7 +216,7 @@ class Dashboard:
             return RedirectResponse(
                 url(request, "sign_in", next=f"{request.url.path}{query}"), status_code=303
             )
-        return refusal(request, 401, "nobody has signed in", None)
+        return refusal(request, 401, "nobody has signed in")
 
 
 # ── routes ────────────────────────────────────────────────────────────────────────────────────────
