@@ -152,7 +152,7 @@ def parse_jwks(data: bytes, allowed: frozenset[str], *, secrets: bool) -> list[K
     try:
         document = json.loads(data)
         entries = document["keys"]
-    except (ValueError, TypeError, KeyError):
+    except (ValueError, TypeError, KeyError, RecursionError):
         raise ConfigError('the key set is not JSON of the form {"keys": […]}') from None
     found: list[Key] = []
     for entry in entries if isinstance(entries, list) else []:

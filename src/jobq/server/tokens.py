@@ -108,7 +108,7 @@ class Tokens:
     def _claims(self, token: str) -> tuple[dict[str, Any], Key]:
         try:
             header = jwt.get_unverified_header(token)
-        except jwt.PyJWTError:
+        except Exception:  # PyJWT lets some errors of JSON through
             raise Unauthenticated("the token is not a JSON Web Token") from None
         algorithm, id = header.get("alg"), header.get("kid")
         key = self._keys.find(id, algorithm) if isinstance(algorithm, str) else None
