@@ -53,6 +53,11 @@ class Outage:
         self._tries += 1
         return delay * random.uniform(0.5, 1.0)
 
+    @property
+    def lasts(self) -> bool:
+        """Whether the last try has failed."""
+        return self._tries > 0
+
     def over(self) -> None:
         """Record that a try worked."""
         if self._tries:
