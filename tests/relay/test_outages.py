@@ -28,7 +28,9 @@ async def test_a_kafka_that_is_down_is_one_line(
     store: Store, caplog: pytest.LogCaptureFixture
 ) -> None:
     place = f"127.0.0.1:{free_port()},127.0.0.1:{free_port()}"
-    target = open_target(f"kafka://{place}/topic?reconnect.backoff.ms=10&reconnect.backoff.max.ms=50")
+    target = open_target(
+        f"kafka://{place}/topic?reconnect.backoff.ms=10&reconnect.backoff.max.ms=50"
+    )
     relay = Relay(store, target, lease=1.5)
     await put(store, "1")
     with caplog.at_level(TRACE, "jobq"):
