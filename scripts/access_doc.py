@@ -34,8 +34,8 @@ def _head() -> Iterator[str]:
     yield "<!-- scripts/access_doc.py writes this page from server/access.py. -->"
     yield ""
     yield "This page lists the scope that each call of a jq-server and each route of its dashboard"
-    yield "needs. [Security](security.md) explains scopes. `admin` is always enough. *any* means that"
-    yield "every accepted token or certificate is enough, and *none* that the caller needs neither."
+    yield "needs. [Security](security.md) explains scopes. `admin` is always enough. *any* means"
+    yield "that every accepted token or certificate is enough, *none* that the caller needs neither."
 
 
 def _scopes() -> Iterator[str]:
