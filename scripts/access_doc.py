@@ -35,7 +35,7 @@ def _head() -> Iterator[str]:
     yield ""
     yield "This page lists the scope that each call of a jq-server and each route of its dashboard"
     yield "needs. [Security](security.md) explains scopes. `admin` is always enough. *any* means"
-    yield "that every accepted token or certificate is enough, *none* that the caller needs neither."
+    yield "that every accepted token or certificate is enough, *none* that neither is needed."
 
 
 def _scopes() -> Iterator[str]:
