@@ -35,8 +35,10 @@ async def test_a_kafka_that_is_down_is_one_line(
     await put(store, "1")
     with caplog.at_level(TRACE, "jobq"):
         running = asyncio.ensure_future(relay.run())
-        tries = lambda: sum("FAIL" in r.getMessage() for r in caplog.records)  # noqa: E731
-        await until(lambda: tries() > 100, "a hundred tries to connect")
+        await until(
+            lambda: sum("FAIL" in each.getMessage() for each in caplog.records) > 100,
+            "a hundred tries to connect",
+        )
         relay.stop()
         await running
     assert len(_about(caplog, "kafka")) == 1, _about(caplog, "kafka")

@@ -24,7 +24,8 @@ from jobq.server.settings import ServerSettings
 from jobq.server.tls import Certificates, TlsFiles
 from jobq.stores import open_store
 from tests.server.kit import Authority
-from tests.server.process import PATIENCE_S, ServerProcess
+from tests.server.process import ServerProcess
+from tests.server.serving import PATIENCE_S
 
 
 @asynccontextmanager

@@ -135,7 +135,7 @@ async def _asked(browser: Browser, name: str) -> httpx.Response:
         body["id"] = "1"
     elif path.startswith("/api/v1/worker/"):
         body = {"name": "w"}
-    more = {
+    more: dict[str, dict[str, Any]] = {
         "/queue/hold": {"seconds": 1},
         "/queue/limits": {"limit": 5},
         "/queue/purge": {"state": "failed"},
