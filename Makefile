@@ -63,6 +63,7 @@ check: $(STAMP)  ## ruff, mypy --strict, who may import whom, generated docs are
 	@$(BIN)/python scripts/protos.py --check
 	@$(BIN)/python scripts/event_schemas.py --check
 	@if [ -f scripts/states_doc.py ]; then $(BIN)/python scripts/states_doc.py --check; fi
+	@$(BIN)/python scripts/access_doc.py --check
 	@$(BIN)/python -m scripts.diagrams --check
 	@$(BIN)/python scripts/messages.py
 	@$(BIN)/python -m scripts.site.nav

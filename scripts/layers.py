@@ -116,7 +116,7 @@ DRIVERS: dict[str, tuple[frozenset[str], str]] = {
         "a command-line library",
     ),
     "rich": (frozenset({"cli", "server", "relay", "pipeline"}), "a command-line library"),
-    "yaml": (frozenset({"cli", "server", "relay", "pipeline"}), "a command-line library"),
+    "yaml": (frozenset({"cli", "console"}), "a command-line library"),
     "starlette": (frozenset({"web"}), "the dashboard's web framework"),
     "jinja2": (frozenset({"web"}), "the dashboard's templates"),
     "uvicorn": (frozenset({"web"}), "the dashboard's web server"),

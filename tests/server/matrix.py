@@ -5,9 +5,12 @@ The calls come from the descriptors of the services and from the Store contract.
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 from collections.abc import Iterator, Sequence
+from itertools import combinations
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import grpc
@@ -35,7 +38,7 @@ from jobq.core.states import State
 from jobq.core.workers import WorkerRecord
 from jobq.rpc import contract, frames
 from jobq.rpc.v1 import admin_pb2, jobs_pb2, workers_pb2
-from jobq.server.principal import Scope
+from jobq.server.principal import SCOPES, Scope
 from jobq.server.services import SERVICES
 from jobq.stores.base import Store
 from tests.server.serving import PATIENCE_S
@@ -105,47 +108,32 @@ SERVED = {
 """The calls with typed messages. The exchange stream has a matrix of its own, below."""
 
 
-def _needs(*scopes: Scope) -> frozenset[Scope]:
-    return frozenset(scopes)
+SUBSETS: tuple[frozenset[Scope], ...] = tuple(
+    frozenset(scopes) for n in range(len(SCOPES) + 1) for scopes in combinations(sorted(SCOPES), n)
+)
+"""Every set of scopes that a token can have."""
+
+_STATED = re.compile(r"((?:^  //[^\n]*\n)*)^  rpc (\w+)\(", re.MULTILINE)
 
 
-_ANYONE = _needs()
-NEEDS: dict[str, frozenset[Scope]] = {
-    **dict.fromkeys(("Submit", "SubmitMany", "SubmitStream", "SubmitFlow"), _needs("produce")),
-    **dict.fromkeys(("Cancel", "Rerun", "Signal"), _needs("produce")),
-    **dict.fromkeys(("Get", "Wait"), _needs("read", "work")),
-    **dict.fromkeys(("List", "Logs", "Events"), _needs("read")),
-    "AckEvents": _needs("admin"),
-    "CreateQueue": _needs("produce", "work", "admin"),
-    "ListQueues": _needs("read", "work"),
-    **dict.fromkeys(("GetQueueStats", "ListDeadLetters", "GetLock"), _needs("read")),
-    "ListHolds": _needs("read", "work"),
-    "ListReaders": _needs("read"),
-    "ListWorkers": _needs("read"),
-    "ListSchedules": _needs("read", "work"),
-    "PutSchedule": _needs("produce", "work"),
-    "RemoveSchedule": _needs("produce"),
-    "RerunDeadLetters": _needs("read"),  # and produce, to change what was found
-    **dict.fromkeys(
-        (
-            *("PauseQueue", "ResumeQueue", "ClearQueue", "RemoveQueue", "SetLimits", "Hold"),
-            *("ReleaseHold", "ReleaseLock", "PauseSchedule", "ResumeSchedule", "DrainWorker"),
-            *("ResumeWorker", "ShutdownWorker", "PurgeDeadLetters", "RemoveReader"),
-        ),
-        _needs("admin"),
-    ),
-    "ListTenants": _needs("read", "work"),
-    "GetStatus": _needs("read"),
-    "GetVersion": _ANYONE,
-    **dict.fromkeys(
-        (
-            *("Register", "Heartbeat", "StreamJobs", "Claim", "Report", "Release", "Extend"),
-            *("Note", "Deregister"),
-        ),
-        _needs("work"),
-    ),
-}
-"""The scopes of which one is needed, by the name of the call. `admin` is always enough."""
+def _ways() -> dict[str, list[frozenset[str]]]:
+    """The sets of scopes that are enough for each RPC, as the comments of the .proto files say."""
+    found: dict[str, list[frozenset[str]]] = {}
+    for path in Path("proto/jobq/v1").glob("*.proto"):
+        for comment, rpc in _STATED.findall(path.read_text()):
+            words = " ".join(line.strip(" /") for line in comment.splitlines())
+            stated = words.rpartition("Scope: ")[2].rstrip(".").rpartition(": ")[2]
+            ways = re.split(r",? or ", stated)
+            found[rpc] = [frozenset(way.split(" and ")) - {"any"} for way in ways]
+    return found
+
+
+WAYS = _ways()
+
+
+def enough(rpc: str, scopes: frozenset[Scope]) -> bool:
+    """Whether a token with these scopes may make the call of these tests."""
+    return "admin" in scopes or any(way <= scopes for way in WAYS[rpc])
 
 
 VALUES: dict[str, Any] = {

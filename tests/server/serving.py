@@ -77,8 +77,8 @@ class RunningServer(Client):
         services: Sequence[MakeService] = SERVICES,
     ) -> None:
         self.url = url or f"memory://server-{uuid4().hex}"
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
+        self.loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self.loop.run_forever, daemon=True)
         self._thread.start()
         try:
             self.do(self._start(settings, authenticator, clients, services))
@@ -107,7 +107,7 @@ class RunningServer(Client):
 
     def do(self, work: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine in the server's event loop."""
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result(PATIENCE_S)
+        return asyncio.run_coroutine_threadsafe(work, self.loop).result(PATIENCE_S)
 
     def call(self, function: Callable[[], T]) -> T:
         """Call a function in the server's event loop."""
@@ -127,9 +127,9 @@ class RunningServer(Client):
             self._end()
 
     def _end(self) -> None:
-        self._loop.call_soon_threadsafe(self._loop.stop)
+        self.loop.call_soon_threadsafe(self.loop.stop)
         self._thread.join(PATIENCE_S)
-        self._loop.close()
+        self.loop.close()
 
 
 @contextmanager

@@ -8,8 +8,10 @@ nothing of it is told.
 from __future__ import annotations
 
 import inspect
+import re
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import jwt
@@ -23,23 +25,27 @@ from jobq.core.records import (
     Topic,
 )
 from jobq.rpc import contract, frames
-from jobq.server.access import CALLS, RPCS
+from jobq.server.access import CALLS, PARTS, RPCS
 from jobq.server.guarded.rules import MAX_LIMIT
 from jobq.server.keys import KeySet, secret_key
-from jobq.server.principal import SCOPES, Scope
+from jobq.server.principal import Scope
+from jobq.server.settings import MAX_LEASE_MS, MIN_LEASE_MS
 from jobq.server.tokens import TokenRules, Tokens
 from jobq.stores.base import Store
+from scripts.access_doc import PROTOS, main, wrong_comments
 from tests.server.kit import AUDIENCE, ISSUER, SECRET, claims, token
 from tests.server.matrix import (
     DESCRIPTORS,
     MARK,
     MISSING,
-    NEEDS,
     OTHER,
     SENT,
     SERVED,
+    SUBSETS,
+    WAYS,
     arguments,
     calls_in,
+    enough,
     exchange,
     fill,
     make_call,
@@ -95,15 +101,26 @@ ADMIN = token(scope="admin")
 EVERYWHERE = token(scope="admin", tenant=None)
 
 
-def _without(needed: frozenset[Scope]) -> str:
-    """A token with every scope but the needed ones."""
-    return token(scope=sorted(SCOPES - needed - {"admin"}))
-
-
 def test_every_call_of_every_service_has_a_row() -> None:
-    names = {method.name for method in DESCRIPTORS.values()} - {"Exchange"}
-    assert names == set(NEEDS), "say here which scope the call needs"
+    names = {method.name for method in DESCRIPTORS.values()}
+    assert names == set(WAYS), "say in the .proto file which scope the call needs"
     assert names == set(RPCS), "say in access.py which scope the call needs"
+    assert len(names) == len(DESCRIPTORS), "two services have a call of the same name"
+
+
+def test_the_comments_of_the_services_say_what_the_table_says() -> None:
+    for name in PROTOS:
+        text = Path(f"proto/jobq/v1/{name}.proto").read_text()
+        assert not list(wrong_comments(name, text))
+        wrong = text.replace("Scope: admin.", "Scope: read.").replace("Scope: work.", "Only work.")
+        stated = text.count("Scope: admin.") + text.count("Scope: work.")
+        assert len(list(wrong_comments(name, wrong))) == stated
+
+
+def test_the_page_of_the_guide_is_made_from_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert main(["--check"]) == 0
+    monkeypatch.setitem(RPCS, "Submit", RPCS["GetVersion"])
+    assert main(["--check"]) == 1
 
 
 @pytest.mark.parametrize("name", SERVED)
@@ -117,13 +134,15 @@ def test_a_wrong_token_is_refused_by_every_call(server: RunningServer, name: str
 
 @pytest.mark.parametrize("name", SERVED)
 @pytest.mark.usefixtures("untouched")
-def test_a_token_without_the_scope_is_refused_by_every_call(
+def test_every_set_of_scopes_may_do_what_the_services_say_and_nothing_else(
     server: RunningServer, name: str
 ) -> None:
-    needed = NEEDS[SERVED[name].name]
-    found = make_call(server.channel, SERVED[name], _without(needed))
-    expected = StatusCode.PERMISSION_DENIED if needed else StatusCode.OK
-    assert found.code is expected, found
+    method = SERVED[name]
+    for n, scopes in enumerate(SUBSETS):  # each has an empty tenant: no reader is known there
+        tenant = f"{method.name}-{n}".lower()
+        found = make_call(server.channel, method, token(scope=sorted(scopes), tenant=tenant))
+        refused = found.code is StatusCode.PERMISSION_DENIED
+        assert refused is not enough(method.name, scopes), (sorted(scopes), found)
 
 
 @pytest.mark.parametrize("name", SERVED)
@@ -167,17 +186,19 @@ def test_a_stream_with_a_wrong_token_carries_out_no_call(server: RunningServer, 
     assert refusal.error == "Unauthenticated"
 
 
-@pytest.mark.parametrize("name", SENT)
+@pytest.mark.parametrize("scopes", SUBSETS, ids=lambda scopes: "-".join(sorted(scopes)) or "none")
 @pytest.mark.usefixtures("untouched")
-def test_a_call_without_its_scope_is_refused_on_the_stream(
-    server: RunningServer, name: str
+def test_every_set_of_scopes_may_make_the_calls_of_the_table_on_the_stream(
+    server: RunningServer, scopes: frozenset[Scope]
 ) -> None:
-    found = exchange(
-        server.channel, _without(CALLS[name].scopes), calls_in(QueueName("acme", "x"), [name])
-    )
-    refusal = found[1]
-    assert isinstance(refusal, frames.Refusal), found
-    assert refusal.error == "AccessDenied"
+    calls = calls_in(QueueName("acme", "x"), SENT)
+    found = exchange(server.channel, token(scope=sorted(scopes)), calls)
+    for number, name in enumerate(SENT, 1):
+        reply = found[number]
+        refused = isinstance(reply, frames.Refusal) and reply.error == "AccessDenied"
+        rule = PARTS.get(f"{name} with a position", CALLS[name])
+        allowed = "admin" in scopes or bool(rule.scopes & scopes)
+        assert refused is not allowed, (name, reply)
 
 
 @pytest.mark.parametrize("name", SENT)
@@ -247,3 +268,29 @@ def test_two_waits_of_one_number_end_the_stream(server: RunningServer) -> None:
     refusal = exchange(server.channel, ADMIN, calls)[0]
     assert isinstance(refusal, frames.Refusal), refusal
     assert "the number 1 belongs to a call that still runs" in refusal.message
+
+
+LEASES = [name for name, method in SERVED.items() if "lease_ms" in method.input_type.fields_by_name]
+
+
+@pytest.mark.parametrize("name", LEASES)
+def test_the_bounds_of_a_lease_are_those_that_its_proto_says(
+    server: RunningServer, name: str
+) -> None:
+    for ms in (-1, 1, MIN_LEASE_MS - 1, MAX_LEASE_MS + 1, 2**62):
+        found = make_call(server.channel, SERVED[name], ADMIN, lease_ms=ms)
+        assert found.code is StatusCode.INVALID_ARGUMENT, (ms, found)
+        assert f"from {MIN_LEASE_MS} to {MAX_LEASE_MS}" in found.details
+    for ms in (0, MIN_LEASE_MS, MAX_LEASE_MS):
+        found = make_call(server.channel, SERVED[name], ADMIN, lease_ms=ms)
+        assert found.code is StatusCode.OK, (ms, found)
+
+
+def test_every_lease_time_of_the_services_says_its_bounds() -> None:
+    text = Path("proto/jobq/v1/workers.proto").read_text()
+    comments = re.findall(r"((?:^  //[^\n]*\n)*)^  int64 lease_ms = ", text, re.MULTILINE)
+    assert len(comments) == text.count(" lease_ms = ") == len(LEASES) + 1  # and that of Register
+    for comment in comments:
+        assert f"from {MIN_LEASE_MS:,} to {MAX_LEASE_MS:,}" in " ".join(
+            line.strip(" /") for line in comment.splitlines()
+        )

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import json
 import os
+import socket
 import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -21,6 +24,8 @@ from jobq.server.settings import ServerSettings
 from jobq.server.tls import Certificates, TlsFiles
 from jobq.stores import open_store
 from tests.server.kit import Authority
+from tests.server.process import ServerProcess
+from tests.server.serving import PATIENCE_S
 
 
 @asynccontextmanager
@@ -172,3 +177,27 @@ def test_a_certificate_that_cannot_be_used_is_refused_at_the_start(
     }
     with pytest.raises(ConfigError, match=messages[kind]):
         Certificates(TlsFiles(cert, key, ca))
+
+
+def test_the_log_of_a_server_is_json_whatever_the_core_of_grpc_prints(tmp_path: Path) -> None:
+    """The core writes to stderr by itself, here about clients that do not speak TLS."""
+    cert, key = Authority.make().issue(tmp_path, "server")
+    with ServerProcess(
+        tmp_path,
+        "--log-format=json",
+        JQ_GRPC_TLS_CERT_PATH=str(cert),
+        JQ_GRPC_TLS_KEY_PATH=str(key),
+        GRPC_VERBOSITY="debug",
+        GRPC_TRACE="tcp,http",
+    ) as server:
+        port = server.port()
+        for sent in (b"GET / HTTP/1.1\r\n\r\n", b"\x16\x03\x01\x00\x05hello", b"\xff" * 100):
+            with socket.create_connection(("127.0.0.1", port), PATIENCE_S) as client:
+                client.sendall(sent)
+                with contextlib.suppress(OSError):
+                    client.recv(1000)
+        server.wait_for('"logger":"stderr"')
+        assert server.stop() == 0
+        server.process.wait(PATIENCE_S)
+    for line in server.log:
+        assert isinstance(json.loads(line), dict), line

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from html import unescape
+from itertools import combinations
 from typing import Any
 
 import httpx
+import pytest
+from starlette.routing import Mount, Route
 
 from jobq.core.records import QueueName
+from jobq.server.access import ROUTES
 from jobq.server.principal import SCOPES, Principal, Scope
 from jobq.stores.base import Store
 from jobq.web.data.actions import ACTIONS
 from jobq.web.data.reads import READS
 from jobq.web.pages import PAGES
+from jobq.web.site import _routes
 from tests.web.conftest import Make
 from tests.web.kit import MARK, Browser
 
@@ -65,6 +71,8 @@ QUERIES: dict[str, dict[str, str]] = {
     "/job": {**MAIL, "id": "done"},
     "/flow": {**MAIL, "id": "whole"},
     "/worker": {"name": "acme:w"},
+    "/payload": {**MAIL, "id": "done", "part": "result"},
+    "/live": {**MAIL, "id": "done"},
 }
 """The queries of reads and pages that need one."""
 
@@ -90,24 +98,62 @@ async def _state_of(store: Store, tenant: str) -> tuple[object, ...]:
     )
 
 
-async def test_an_action_without_its_scope_is_refused_and_changes_nothing(
-    memory: Store, browse: Make
+SUBSETS = [frozenset(c) for n in range(5) for c in combinations(sorted(SCOPES), n)]
+
+
+def _served() -> set[str]:
+    """Every route of the dashboard, as its router has them."""
+    found = set()
+    for route in _routes():
+        if isinstance(route, Mount):
+            found.add(f"GET {route.path}")
+        elif isinstance(route, Route):
+            found |= {f"{method} {route.path}" for method in (route.methods or set()) - {"HEAD"}}
+    return found
+
+
+def test_every_route_has_a_row_in_the_table_of_access() -> None:
+    assert _served() == set(ROUTES)
+
+
+def test_a_route_without_a_row_is_not_served(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(ROUTES, "GET /payload")
+    with pytest.raises(KeyError, match="GET /payload"):
+        _routes()
+
+
+@pytest.mark.parametrize("name", sorted(ROUTES))
+async def test_every_set_of_scopes_may_use_the_routes_of_the_table_and_no_others(
+    memory: Store, browse: Make, name: str
 ) -> None:
+    """403 is the only refusal of a scope: with enough scopes, nothing behind the route needs more.
+    A refused action changes nothing."""
+    method, _, path = name.partition(" ")
     before = await _state_of(memory, "acme")
-    for name, action in ACTIONS.items():
-        others = SCOPES - action.scopes - {"admin"}
-        reply = await _as(browse, memory, "acme", *others).post(_path(name), **BODIES[name])
-        assert reply.status_code == 403, (name, reply.text)
-        assert " or ".join(sorted(action.scopes)) in reply.json()["detail"], name
+    refused = [scopes for scopes in SUBSETS if not _enough(name, scopes)]
+    for scopes in refused:
+        reply = await _ask(_as(browse, memory, "acme", *scopes), method, path)
+        assert reply.status_code == 403, (sorted(scopes), reply.text[:500])
+        assert f"needs the scope {ROUTES[name].said()}" in unescape(reply.text)
     assert await _state_of(memory, "acme") == before
+    for scopes in set(SUBSETS) - set(refused):
+        reply = await _ask(_as(browse, memory, "acme", *scopes), method, path)
+        expected = 401 if name == "POST /sign-in" else 403  # it comes without a token
+        assert (reply.status_code == expected) is (name == "POST /sign-in"), reply.text[:500]
 
 
-async def test_an_action_with_its_scope_is_carried_out(memory: Store, browse: Make) -> None:
-    removing_last = sorted(ACTIONS, key=lambda name: ("remove" in name or "purge" in name, name))
-    for name in removing_last:
-        enough = min(ACTIONS[name].scopes)
-        reply = await _as(browse, memory, "acme", enough, "read").post(_path(name), **BODIES[name])
-        assert reply.status_code == 200, (name, reply.text)
+def _enough(name: str, scopes: frozenset[Scope]) -> bool:
+    return "admin" in scopes or all(needed & scopes for needed in ROUTES[name].needs)
+
+
+async def _ask(browser: Browser, method: str, path: str) -> httpx.Response:
+    if path.startswith("/api/v1/") and method == "POST":
+        below = path.removeprefix("/api/v1/")
+        return await browser.post(below, **BODIES[below.replace("/", ".")])
+    if method == "POST":
+        return await browser.http.post(path, data={"csrf_token": await browser.csrf_token()})
+    query = QUERIES.get(path.removeprefix("/api/v1"), {})
+    return await browser.get(f"{path}/htmx.min.js" if path == "/static" else path, **query)
 
 
 async def test_an_action_in_read_only_mode_is_refused_even_to_an_admin(

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import base64
 import hashlib
+import os
 from pathlib import Path
 from typing import Any
 
 import pytest
+from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 
 import jobq.web
 from jobq.core.records import QueueName
 from jobq.core.states import State
 from jobq.errors import ConfigError
-from jobq.server.keys import KeySet, secret_key
+from jobq.server.keys import Key, KeySet, secret_key
 from jobq.server.principal import SCOPES, Principal
 from jobq.server.tokens import TokenRules, Tokens
 from jobq.stores.base import Store
@@ -199,6 +202,81 @@ async def test_people_sign_in_with_the_tokens_of_a_jq_server(memory: Store, brow
     assert await _sign_in(browser, token(scope="read")) == 303
     session = await browser.read("session")
     assert (session["subject"], session["tenant"], session["scopes"]) == ("ann", "acme", ["read"])
+
+
+def _signing(kind: str) -> tuple[Any, Key]:
+    """What signs a token, and the key that verifies it."""
+    if kind == "HS256":
+        secret = os.urandom(32)
+        return secret, secret_key(secret, frozenset())
+    private: Any = {
+        "RS256": lambda: rsa.generate_private_key(65537, 2048),
+        "ES256": lambda: ec.generate_private_key(ec.SECP256R1()),
+        "EdDSA": ed25519.Ed25519PrivateKey.generate,
+    }[kind]()
+    return private, Key("first", private.public_key(), frozenset({kind}))
+
+
+KINDS = ["HS256", "RS256", "ES256", "EdDSA"]
+DOORS = ("/", "/jobs", "/live", "/payload", "/api/v1/overview", "/api/v1/session")
+
+
+async def _is_let_in(browser: Browser) -> bool:
+    found = set()
+    for path in DOORS:
+        if path == "/live":
+            query = {**MAIL, "id": "done"}  # ends at once
+        else:
+            query = {**MAIL, "id": "done", "part": "result"} if path == "/payload" else {}
+        found.add((await browser.get(path, **query)).status_code == 200)
+    reply = await browser.http.post("/api/v1/queue/pause", json=MAIL)
+    found.add(reply.status_code == 403)  # it lacks the CSRF token; 401: nobody has signed in
+    assert len(found) == 1, found
+    return found.pop()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("restarted", [False, True])
+async def test_a_session_ends_with_the_key_of_its_token(
+    memory: Store, browse: Make, kind: str, restarted: bool
+) -> None:
+    """Whatever becomes of the key: only the same key keeps the session, also after a restart with
+    the same secret for cookies."""
+    signing, key = _signing(kind)
+    others = {each: _signing(each)[1] for each in KINDS}
+    same_name = _signing(kind)[1]._replace(id=key.id)
+    rules = TokenRules(issuer=ISSUER, audience=AUDIENCE)
+    given = token(signing, kind, kid=key.id, scope="admin", tenant=None)
+    for keys, stays in (
+        ([key], True),
+        ([others["ES256"], key], True),
+        ([key._replace(id="another name")], True),
+        ([], False),
+        ([same_name], False),
+        (list(others.values()), False),
+    ):
+        accepted = KeySet([key])
+        browser = browse(memory, sign_in=Tokens(accepted, rules), secret="one secret for all")
+        assert await _sign_in(browser, given) == 303
+        assert await _is_let_in(browser)
+        if restarted:
+            cookies = browser.http.cookies
+            browser = browse(
+                memory, sign_in=Tokens(KeySet(keys), rules), secret="one secret for all"
+            )
+            browser.http.cookies = cookies
+        else:
+            accepted.replace(keys)
+        assert await _is_let_in(browser) is stays, keys
+
+
+def test_a_cookie_does_not_help_to_guess_the_key_of_its_token() -> None:
+    one, two = Signer("a secret of the cookies"), Signer("another secret of the cookies")
+    assert one.mark(SECRET) == Signer("a secret of the cookies").mark(SECRET)
+    assert one.mark(SECRET) != two.mark(SECRET)
+    cookie = one.cookie(one.begin(ADMIN, key=SECRET))
+    for digest in (SECRET.hex(), hashlib.sha256(SECRET).hexdigest()):
+        assert digest[:32] not in base64.urlsafe_b64decode(cookie.partition(".")[0]).decode()
 
 
 async def test_wrong_tokens_are_throttled(memory: Store, browse: Make, tokens: Path) -> None:

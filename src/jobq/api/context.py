@@ -8,6 +8,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
+from functools import cached_property
 from types import MappingProxyType
 from typing import Any, Self
 
@@ -18,6 +19,7 @@ from jobq.api.task_handler import TaskHandler
 from jobq.client import transaction
 from jobq.client.connection import Connection
 from jobq.client.session import Session
+from jobq.client.tenants import granted_tenant
 from jobq.client.transaction import Surrounding
 from jobq.core import checks
 from jobq.core.codec import Codec
@@ -34,7 +36,8 @@ class QueueContext:
 
     def __init__(
         self,
-        qname: QueueName,
+        tenant: str | None,
+        name: str,
         url: str | Callable[[], str],
         config: QueueConfig | None,
         codec: Codec,
@@ -45,8 +48,9 @@ class QueueContext:
         middleware: Sequence[Any] = (),
         enqueue_middleware: Sequence[Any] = (),
     ) -> None:
-        self.qname = qname
-        self.name = qname.queue
+        self.name = name
+        if tenant is not None:
+            self.qname = QueueName(tenant, name)
         self.config = config
         self.codec = codec
         self.max_payload = max_payload
@@ -54,7 +58,7 @@ class QueueContext:
         self.call_defaults = call_defaults  # options of tasks that are known only by name
         self.middleware = middleware  # around each run
         self.enqueue_middleware = enqueue_middleware
-        self.connection = Connection(qname, url, config)
+        self.connection = Connection(lambda: self.qname, url, config)
         self.tasks: dict[str, TaskHandler] = {}
         self.planned: dict[str, ScheduleSpec] = {}  # of `@queue.task(schedule=…)`, by schedule id
         # Of the same schedules: how their jobs pass through the enqueue middleware.
@@ -66,6 +70,12 @@ class QueueContext:
         # What an integration puts around each handler, in the thread or task that runs it.
         self.wrap: Callable[[Callable[..., Any]], Callable[..., Any]] | None = None
         self.framework: str | None = None  # a module that prepares child processes for the tasks
+
+    @cached_property
+    def qname(self) -> QueueName:
+        """The queue's tenant and name. It is not known from the beginning if a jq-server decides
+        about the tenant, by the client's certificate."""
+        return QueueName(granted_tenant(self.url), self.name)
 
     @property
     def url(self) -> str:

@@ -45,7 +45,6 @@ from jobq.core.deprecated import renamed_arguments, warn_renamed
 from jobq.core.meta import check_event_names
 from jobq.core.policies import Bucket, Permissions, Rate, Retention
 from jobq.core.queues import QueueConfig
-from jobq.core.records import QueueName
 from jobq.engine.handler import ExecutorName
 from jobq.errors import ConfigError, InvalidJob
 from jobq.stores.base import Clock
@@ -113,9 +112,9 @@ class Queue(OperatorMethods, LimitMethods, ScheduleMethods, LockMethods):
             raise ConfigError(
                 f"url={shown(url)} is not a store URL: give a string such as {DEFAULT_URL!r}"
             )
-        self.tenant = checks.check_tenant(
-            tenant_for(url or os.environ.get("JQ_URL") or "", tenant), error=ConfigError
-        )
+        named = tenant_for(url or os.environ.get("JQ_URL") or "", tenant)
+        if named is not None:
+            checks.check_tenant(named, error=ConfigError)
         if mode is not None:
             checks.check_choice(mode, "mode", ("plain", "keyed"), error=ConfigError)
         if mode == "plain" and (key_limit is not None or key_rate is not None):
@@ -153,7 +152,8 @@ class Queue(OperatorMethods, LimitMethods, ScheduleMethods, LockMethods):
             event_meta=None if event_meta is None else check_event_names(event_meta),
         )
         self._context = QueueContext(
-            QueueName(self.tenant, self.name),
+            named,
+            self.name,
             url or self._default_url,
             config,
             declared_codec,
@@ -171,6 +171,11 @@ class Queue(OperatorMethods, LimitMethods, ScheduleMethods, LockMethods):
 
     def __repr__(self) -> str:
         return f"<Queue {self.name!r} of tenant {self.tenant!r}>"
+
+    @property
+    def tenant(self) -> str:
+        """The tenant that the queue belongs to."""
+        return self._context.qname.tenant
 
     @property
     def url(self) -> str:

@@ -133,7 +133,7 @@ def parse_measured(text: str, name: str) -> Measured:
     """The constants in a TOML file. Raises ConfigError, which says what is wrong."""
     try:
         found = msgspec.convert(tomllib.loads(text), Measured, strict=False)
-    except (tomllib.TOMLDecodeError, msgspec.ValidationError) as error:
+    except (tomllib.TOMLDecodeError, msgspec.ValidationError, RecursionError) as error:
         raise ConfigError(f"{name} is not a file of measured costs: {error}") from error
     for part, costs in msgspec.to_builtins(found).items():
         for cost, value in costs.items():

@@ -7,9 +7,9 @@ follows from it. A jq-server is a store as well, under grpc:// or grpcs://.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
-from urllib.parse import urlencode
+from urllib.parse import parse_qsl, urlencode
 
 import click
 
@@ -74,7 +74,9 @@ class Address(NamedTuple):
         """The URL with the TLS files as its options, if it is a server's."""
         scheme, _, rest = url.partition("://")
         if scheme in ("grpc", "grpcs"):
-            tls = self._tls()
+            # A worker process finds in JQ_URL what its supervisor has made of the same files.
+            there = dict(parse_qsl(rest.partition("?")[2]))
+            tls = {name: path for name, path in self._tls().items() if name not in there}
             return f"grpcs://{rest}{'&' if '?' in rest else '?'}{urlencode(tls)}" if tls else url
         if any(getattr(self, name) is not None for name in TLS_OPTIONS):
             raise WrongAddress(
@@ -93,6 +95,27 @@ class Address(NamedTuple):
         if ("cert" in found) != ("key" in found):
             raise WrongAddress("--tls-cert and --tls-key belong together: give both or neither")
         return found
+
+
+def overridden(given: Mapping[str, Any], environment: Mapping[str, str]) -> dict[str, Any]:
+    """Options of a file, overridden by the environment as far as click does not do it.
+
+    JQ_URL and JQ_SERVER_ADDR name one place, so each of them replaces both options.
+    """
+    options = dict(given)
+    if "url" in options or "server_addr" in options:
+        for name in ("server_addr", "url"):
+            if value := environment.get(f"JQ_{name.upper()}"):
+                options.pop("url", None)
+                options.pop("server_addr", None)
+                options[name] = value
+                break
+    for name in TLS_OPTIONS:
+        if name in options and (value := environment.get(f"JQ_{name.upper()}")):
+            options[name] = value
+    if environment.get("JQ_TOKEN"):
+        options.pop("token_file", None)
+    return options
 
 
 def use_token_file(path: str | None) -> None:

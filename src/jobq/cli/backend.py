@@ -21,7 +21,7 @@ import msgspec
 from jobq.api.queue import Queue
 from jobq.cli.address import WrongAddress
 from jobq.client.store_handles import handle, release
-from jobq.client.tenants import tenant_for
+from jobq.client.tenants import check_own, granted_tenant, learn_tenant, tenant_for
 from jobq.core import checks
 from jobq.core.commands import Altered, AnyCommand
 from jobq.core.criteria import Criteria
@@ -44,7 +44,8 @@ class Backend:
     def __init__(self, url: str, *, tenant: str | None = None, timeout: float = 10.0) -> None:
         self.url = url
         self.shown = redacted_url(url)  # the URL without its password, for messages
-        self.tenant = tenant_for(url, tenant or None)
+        self.named = tenant_for(url, tenant or None)
+        """The tenant, unless only a jq-server knows it."""
         self.timeout = timeout
         self.actor = _user()
         """Recorded in the events of every command: `user@host`."""
@@ -58,7 +59,14 @@ class Backend:
         async with self._stack:
             self.store = await self.within(_connected(self.url))
             self._stack.push_async_callback(release, self.store)
+            learn_tenant(self.url, self.store)
+            check_own(self.store, self.tenant)
             yield self
+
+    @property
+    def tenant(self) -> str:
+        """The tenant: that of the command line, of the token, or of the client's certificate."""
+        return granted_tenant(self.url) if self.named is None else self.named
 
     def unopened(self) -> Store:
         """The store, not connected: to migrate it, or to see what a migration would do."""

@@ -164,7 +164,7 @@ def _time(given: str, value: str) -> datetime:
 def _json_or_text(value: str) -> Any:
     try:
         return msgspec.json.decode(value)
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, RecursionError):
         return value
 
 

@@ -142,7 +142,7 @@ def _main(config: Path | None, url: str | None, flags: dict[str, Any], *, dry_ru
     planned = plan(loaded, os.environ, url=url)
     if planned.web is not None:
         import jobq.web.serving as _  # noqa: F401 - ConfigError says what is not installed
-    logs.configure(planned.log_level, planned.log_format)  # type: ignore[arg-type]
+    logs.configure(planned.log_level, planned.log_format, whole=True)  # type: ignore[arg-type]
     if dry_run:
         good = True
         for finding in asyncio.run(checkup(planned)):

@@ -29,12 +29,13 @@ def is_server_config(values: Mapping[Any, Any]) -> bool:
     return any(isinstance(value, dict) for value in values.values())
 
 
-def worker_options(path: Path) -> dict[str, Any]:
-    """What a server's file says about a worker. A wrong key is an error, as for the server."""
+def worker_options(path: Path, environment: Mapping[str, str]) -> dict[str, Any]:
+    """What a server's file says about a worker, overridden by the variables of the server's keys. A
+    wrong key is an error, as for the server."""
     from jobq.server import config
 
     try:
-        loaded = config.load(path, {})
+        loaded = config.load(path, environment)
     except ConfigError as error:
         raise click.BadParameter(str(error)) from None
     return {

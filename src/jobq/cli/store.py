@@ -137,7 +137,7 @@ async def _copy(
     yes: bool,
 ) -> int:
     _check_addresses(source, target)
-    tenant, timeout = ctl.backend.tenant, ctl.backend.timeout
+    tenant, timeout = ctl.backend.named, ctl.backend.timeout
     async with AsyncExitStack() as stack:
         here = await stack.enter_async_context(
             Backend(source, tenant=tenant, timeout=timeout).opened()

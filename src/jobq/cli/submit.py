@@ -296,7 +296,7 @@ def _read(path: Path) -> bytes:
 def _json(data: bytes | str, where: str) -> Any:
     try:
         return msgspec.json.decode(data)
-    except msgspec.DecodeError as e:
+    except (msgspec.DecodeError, RecursionError) as e:
         raise click.UsageError(f"{where} is not valid JSON: {e}") from e
 
 
@@ -305,3 +305,5 @@ def _json_or_text(value: str) -> Any:
         return msgspec.json.decode(value)
     except msgspec.DecodeError:
         return value
+    except RecursionError as e:
+        raise click.UsageError(f"{value[:20]}… is nested too deeply") from e

@@ -126,7 +126,7 @@ def parse_lines(
 def _parse_line(number: int, line: bytes, name: str | None, options: Mapping[str, Any]) -> JobLine:
     try:
         value = msgspec.json.decode(line)
-    except msgspec.DecodeError as e:
+    except (msgspec.DecodeError, RecursionError) as e:
         raise InvalidJob(f"line {number} is not valid JSON: {e}") from e
     if isinstance(value, list):
         value = {"args": value}

@@ -10,12 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import click
-import yaml
 
 from jobq.api.command import allow_commands
 from jobq.api.queue import Queue
 from jobq.api.worker import Worker
-from jobq.cli.address import Address, server_options, use_token_file
+from jobq.cli.address import Address, overridden, server_options, use_token_file
 from jobq.cli.app import chosen, load, load_function, parse_weights
 from jobq.cli.event_loop import run_in_loop
 from jobq.cli.executors import executor_options
@@ -26,6 +25,7 @@ from jobq.cli.server_file import is_server_config, worker_options
 from jobq.cli.supervise import Link, check_shared, supervise, supervision_options
 from jobq.console import logs
 from jobq.console.discreet import Discreet
+from jobq.console.yaml_file import read_yaml
 from jobq.core.version import __version__
 from jobq.errors import ConfigError, InvalidJob, JobqError
 from jobq.logs import install as install_job_filter
@@ -71,17 +71,15 @@ def _configured(ctx: click.Context, param: click.Parameter, path: str | None) ->
     if path is None:
         return
     try:
-        values = yaml.safe_load(Path(path).read_text()) or {}
-    except OSError as e:
-        raise click.BadParameter(f"cannot read {path}: {e.strerror}") from e
-    except yaml.YAMLError as e:
-        raise click.BadParameter(f"{path} is not valid YAML: {' '.join(str(e).split())}") from e
+        values = read_yaml(path) or {}
+    except ConfigError as e:
+        raise click.BadParameter(str(e)) from e
     if not isinstance(values, dict):
         raise click.BadParameter(f"{path} must map options to values, e.g. concurrency: 20")
     options_of = [p for p in ctx.command.params if isinstance(p, click.Option)]
     known = {p.name for p in options_of if p.name not in _ACTIONS}
     if is_server_config(values):
-        ctx.default_map = worker_options(Path(path))
+        ctx.default_map = worker_options(Path(path), os.environ)
         return
     options = {str(key).replace("-", "_"): value for key, value in values.items()}
     if unknown := [key for key in options if key not in known]:
@@ -93,7 +91,7 @@ def _configured(ctx: click.Context, param: click.Parameter, path: str | None) ->
     for key in _LISTS:
         if isinstance(options.get(key), str):
             options[key] = [options[key]]
-    ctx.default_map = options
+    ctx.default_map = overridden(options, os.environ)
 
 
 @click.command(

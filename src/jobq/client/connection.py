@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 
 from jobq.client.deadline import Deadlines
 from jobq.client.session import Session, close_session, open_session
+from jobq.client.tenants import check_own, learn_tenant
 from jobq.core.queues import QueueConfig
 from jobq.core.records import QueueName
 from jobq.errors import ConfigError
@@ -24,7 +25,10 @@ class Connection:
     """
 
     def __init__(
-        self, queue: QueueName, url: str | Callable[[], str], config: QueueConfig | None
+        self,
+        queue: Callable[[], QueueName],
+        url: str | Callable[[], str],
+        config: QueueConfig | None,
     ) -> None:
         self._url = url
         self.clock: Clock | None = None  # a test's clock; None: the store's own
@@ -90,8 +94,10 @@ class Connection:
             self._url = self.url  # the same store for every event loop
             session = await open_session(self._url, self.clock)
             try:
+                learn_tenant(self._url, session.store)
+                check_own(session.store, self._queue().tenant)
                 if self._config is not None:
-                    await session.store.declare(self._queue, self._config)
+                    await session.store.declare(self._queue(), self._config)
             except BaseException:
                 await close_session(session)
                 raise
@@ -125,7 +131,7 @@ class Connection:
         self._forget_closed_loops()
         if self._sessions:
             raise ConfigError(
-                f"queue {self._queue.queue!r} is open and cannot be moved: close it first"
+                f"queue {self._queue().queue!r} is open and cannot be moved: close it first"
             )
         self._url, self.clock = url, clock
 

@@ -7,10 +7,16 @@ a record but its first is indented, so a user's text cannot forge a record.
 
 from __future__ import annotations
 
+import atexit
+import contextlib
+import fcntl
 import json
 import logging
+import os
+import sys
+import threading
 from datetime import UTC, datetime
-from typing import Any, Literal
+from typing import Any, Literal, TextIO
 
 import msgspec
 
@@ -31,16 +37,22 @@ LEVELS = {
     "error": logging.ERROR,
 }
 
+_MAX_LINE = 1 << 16
+"""Bytes of a line that somebody else writes to stderr. More becomes another object."""
+_LAST_LINES_S = 2.0
+"""Seconds for the last lines when the process ends."""
 _USUAL = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 _INDENT = "    "
 _JOB = ("job_id", "task", "queue", "attempt", "batch", "trace_id")
 """The attributes that `jobq.logs` adds to records of handlers, as far as a line shows them."""
 
 
-def configure(level: str, format: LogFormat, *, chosen: bool = True) -> None:
+def configure(level: str, format: LogFormat, *, chosen: bool = True, whole: bool = False) -> None:
     """Set up logging, unless the application has configured it.
 
-    If it has, only a level that the operator has `chosen` is applied, to jobq's loggers."""
+    If it has, only a level that the operator has `chosen` is applied, to jobq's loggers. With
+    `whole`, json is what all of stderr is: lines that others write there, such as gRPC's core,
+    become objects too."""
     logging.addLevelName(TRACE, "TRACE")
     root = logging.getLogger()
     if root.handlers or logging.getLogger("jobq").handlers:
@@ -49,8 +61,48 @@ def configure(level: str, format: LogFormat, *, chosen: bool = True) -> None:
         return
     handler = logging.StreamHandler()
     handler.setFormatter(JsonFormatter() if format == "json" else TextFormatter())
+    if whole and format == "json":
+        _wrap_stderr(handler)
     root.addHandler(handler)
     root.setLevel(LEVELS[level])
+
+
+def _wrap_stderr(handler: logging.StreamHandler[TextIO]) -> None:
+    """Let the handler write to the stderr of the process, and be the only one that does.
+
+    File descriptor 2 is a pipe from now on, and a thread makes objects of its lines. The pipe never
+    blocks: C code may write while it holds the GIL, without which nobody reads. Only lines that
+    come faster than they are read, by a megabyte, are lost."""
+    sys.stderr.flush()
+    stderr = os.fdopen(os.dup(2), "w", encoding="utf-8", errors="backslashreplace")
+    handler.setStream(stderr)
+    reading, writing = os.pipe()
+    with contextlib.suppress(AttributeError, OSError):  # not on every system, or beyond a limit
+        fcntl.fcntl(writing, fcntl.F_SETPIPE_SZ, 1 << 20)
+    os.set_blocking(writing, False)
+    os.dup2(writing, 2)
+    os.close(writing)
+    thread = threading.Thread(
+        target=_wrap, args=(reading, handler), name="jobq stderr", daemon=True
+    )
+    thread.start()
+
+    def unwrap() -> None:
+        sys.stderr.flush()
+        os.dup2(stderr.fileno(), 2)  # this closes the pipe, so that the thread ends
+        thread.join(_LAST_LINES_S)
+
+    atexit.register(unwrap)
+
+
+def _wrap(reading: int, handler: logging.Handler) -> None:
+    with open(reading, "rb") as lines:
+        while line := lines.readline(_MAX_LINE):
+            text = line.decode("utf-8", "backslashreplace").rstrip("\r\n")
+            if text.strip():
+                handler.handle(
+                    logging.LogRecord("stderr", logging.WARNING, "", 0, text, None, None)
+                )
 
 
 class TextFormatter(logging.Formatter):

@@ -63,6 +63,11 @@ class Outage:
             if self._listener is not None:
                 self._listener(error)
 
+    @property
+    def lasts(self) -> bool:
+        """Whether the last try has failed."""
+        return self._tries > 0
+
     def over(self) -> None:
         """Record that a try worked. It never raises."""
         if self._tries:

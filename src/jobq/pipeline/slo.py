@@ -14,12 +14,11 @@ with "*", a target applies to all.
 from __future__ import annotations
 
 import re
-from pathlib import Path
 from typing import Any
 
 import msgspec
-import yaml
 
+from jobq.console.yaml_file import read_yaml
 from jobq.errors import ConfigError
 
 _UNITS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000}
@@ -64,9 +63,11 @@ def load_targets(path: str | None) -> tuple[Target, ...]:
     if path is None:
         return DEFAULTS
     try:
-        data: Any = yaml.safe_load(Path(path).read_text())
-        targets = msgspec.convert((data or {}).get("targets", []), tuple[Target, ...])
-    except (OSError, yaml.YAMLError, msgspec.ValidationError) as e:
+        data: Any = read_yaml(path) or {}
+        if not isinstance(data, dict):
+            raise ConfigError(f"{path} must have a list of targets")
+        targets = msgspec.convert(data.get("targets", []), tuple[Target, ...])
+    except (ConfigError, msgspec.ValidationError) as e:
         raise ConfigError(f"cannot read the targets in {path}: {e}") from e
     for target in targets:
         _check(target, path)

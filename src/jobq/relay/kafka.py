@@ -30,6 +30,7 @@ from jobq.core.kafka import sasl
 from jobq.core.marks import Mark
 from jobq.core.marks import encode as encode_mark
 from jobq.core.redact import redacted_url
+from jobq.engine.service import Outage
 from jobq.errors import ConfigError
 from jobq.relay.targets import Rejected, TargetUnavailable
 
@@ -93,7 +94,9 @@ class KafkaTarget:
             **dict(parse_qsl(parts.query)),
             "error_cb": self._on_error,
         }
+        self.outage = Outage(f"shipping events to {self.name}")
         self.problem: str | None = None
+        self._checking = False
         self._producer: Producer | None = None
         # Tells the current producer's thread to discard unsent messages and end.
         self._retired = threading.Event()
@@ -102,7 +105,7 @@ class KafkaTarget:
         """Start the producer. It connects in the background, whenever Kafka is available."""
         if self._producer is None:
             try:
-                self._producer = Producer(self.config, logger=log)
+                self._producer = Producer(self.config, logger=_Lines())
             except KafkaException as e:
                 raise ConfigError(f"{self.name}: {e.args[0].str()}") from e
             self._retired = threading.Event()
@@ -115,6 +118,7 @@ class KafkaTarget:
 
     async def check(self) -> str:
         """Ask Kafka for the topic. TargetUnavailable if it does not respond."""
+        self._checking = True
         await self.open()
         assert self._producer is not None
         try:
@@ -122,13 +126,21 @@ class KafkaTarget:
         except KafkaException as e:
             why = self.problem or e.args[0].str()
             raise TargetUnavailable(f"{self.name} does not respond: {why}") from e
+        finally:
+            self._checking = False
         topic = found.topics[self.topic]
         if topic.error is not None:
             return f"responds; the topic {self.topic} does not exist yet ({topic.error.str()})"
         return f"responds; the topic {self.topic} has {len(topic.partitions)} partitions"
 
     def _on_error(self, error: KafkaError) -> None:
-        self.problem = error.str()
+        """Called on the producer's thread, for each try to connect to each broker."""
+        if error.code() != KafkaError._ALL_BROKERS_DOWN:
+            self.problem = error.str()
+        elif not self._checking:
+            self.outage.failed(
+                TargetUnavailable(f"{error.str()}: {self.problem or 'no reason given'}")
+            )
 
     async def send(self, events: Sequence[EventRecord]) -> list[Rejected]:
         """Queue the page in the producer and wait for every delivery report."""
@@ -165,6 +177,7 @@ class KafkaTarget:
                 f"{lost[0].str()}"
             )
         self.problem = None
+        self.outage.over()
         return rejected
 
     async def mark(self, marks: Sequence[Mark]) -> None:
@@ -230,6 +243,16 @@ class KafkaTarget:
     async def aclose(self) -> None:
         """Drop the producer. The next relay sends what was not acknowledged."""
         self._abandon()
+
+
+class _Lines:
+    """What librdkafka logs. It has a line for each try to connect to each broker, so its lines are
+    for `debug`. `KafkaTarget` logs when Kafka is lost and when it is back."""
+
+    def log(self, level: int, message: str, *args: object) -> None:
+        """Called by confluent_kafka: `args` begin with what the line is about, e.g. FAIL."""
+        about_settings = bool(args) and str(args[0]).startswith("CONF")
+        log.log(level if about_settings else logging.DEBUG, message, *args)
 
 
 def _serve(producer: Producer, retired: threading.Event) -> None:

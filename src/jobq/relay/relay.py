@@ -30,6 +30,7 @@ from jobq.core import marks
 from jobq.core.event_log import before, gap
 from jobq.core.event_records import EventPage, EventRecord
 from jobq.core.records import QueueName
+from jobq.engine.service import Outage
 from jobq.errors import ConfigError, StoreUnavailable
 from jobq.relay.rejected import RejectedEvents, Rejects
 from jobq.relay.status import QueueStatus, RelayStatus
@@ -80,6 +81,13 @@ class Relay:
         self._lanes: dict[QueueName, _Lane] = {}
         self._others = 0
         self._problem: str | None = None
+        # Of a target that notices by itself that it is unavailable, so that one line says it.
+        self.outage: Outage = getattr(target, "outage", None) or Outage(
+            f"shipping events to {target.name}"
+        )
+        self._tending = Outage(f"the upkeep of {target.name}")
+        self._marking = Outage(f"writing marks to {target.name}")
+        self._storing = Outage("the relay")
         self._stopping = asyncio.Event()
 
     @property
@@ -110,9 +118,10 @@ class Relay:
         try:
             await self.target.tick()
             self._problem = None
+            self._tending.over()
         except OSError as e:  # TargetUnavailable is one
             self._problem = str(e)
-            log.warning("%s", e)
+            self._tending.failed(e)
 
     async def _mark_if_due(self, *, caught_up: bool) -> None:
         """Write the marks of all queues at once. The next pass retries failures."""
@@ -131,8 +140,10 @@ class Relay:
             async with asyncio.timeout(_MARK_S):
                 await self.target.mark([mark for found in due.values() for mark in found])
         except (TargetUnavailable, TimeoutError) as e:
-            log.warning("could not write marks, retrying: %s", e or "no reply")
+            if not self.outage.lasts:
+                self._marking.failed(e)
             raise TargetUnavailable(f"{self.target.name}: could not write marks") from e
+        self._marking.over()
         for lane, found in due.items():
             lane.marked |= {mark.shard: mark.number for mark in found}
 
@@ -171,8 +182,9 @@ class Relay:
         while not self._stopping.is_set():
             try:
                 shipped = await self._until_stopped()
+                self._storing.over()
             except StoreUnavailable as e:
-                log.warning("the store is unavailable, retrying: %s", e)
+                self._storing.failed(e)
                 shipped = 0
             if not shipped:
                 with contextlib.suppress(TimeoutError):
@@ -298,10 +310,11 @@ class _Lane:
             rejected = await self._wait(sending)
         except TargetUnavailable as e:
             self._note(problem=str(e))
-            log.warning("%s", e)
+            relay.outage.failed(e)
             return 0
         if rejected is None:
             return 0
+        relay.outage.over()
         if rejected:
             try:
                 await relay.rejected.keep(relay.target.name, rejected)
@@ -341,7 +354,7 @@ class _Lane:
             await self._wait(asyncio.ensure_future(self.relay.target.send(gaps)))
         except TargetUnavailable as e:
             self._note(problem=str(e))
-            log.warning("%s", e)
+            self.relay.outage.failed(e)
             return False
         return self.leads
 

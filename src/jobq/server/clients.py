@@ -77,10 +77,12 @@ def _names(certificate: x509.Certificate) -> Iterable[str]:
     """The names that a certificate proves.
 
     A name with a colon is a URI, and is only read from the alternative names: an authority that
-    checks URIs may sign any common name."""
+    checks URIs may sign any common name. A URI without a colon is relative, and names nobody: it
+    could be somebody's common name."""
     try:
         others = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
-        yield from others.get_values_for_type(x509.UniformResourceIdentifier)
+        uris = others.get_values_for_type(x509.UniformResourceIdentifier)
+        yield from (uri for uri in uris if ":" in uri)
     except x509.ExtensionNotFound:
         pass
     for attribute in certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME):

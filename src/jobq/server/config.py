@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any, get_args, get_origin
 
 import msgspec
-import yaml
 
+from jobq.console.yaml_file import read_yaml
 from jobq.core.checks import shown
 from jobq.errors import ConfigError
 from jobq.server.principal import ClientGrant
@@ -257,28 +257,8 @@ def keys() -> list[str]:
     return [key for key, _ in _leaves(Config)]
 
 
-class _Loader(yaml.SafeLoader):
-    """Refuses a key that is there twice. YAML would silently use the last one."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        seen: set[str] = set()
-        for key, _ in node.value:
-            if isinstance(key, yaml.ScalarNode):
-                if key.value in seen:
-                    raise yaml.MarkedYAMLError(
-                        problem=f"the key {key.value} is there twice", problem_mark=key.start_mark
-                    )
-                seen.add(key.value)
-        return super().construct_mapping(node, deep)
-
-
 def _read(path: Path) -> dict[str, Any]:
-    try:
-        tree = yaml.load(path.read_text(), _Loader)
-    except OSError as e:
-        raise ConfigError(f"cannot read {path}: {e.strerror}") from e
-    except (yaml.YAMLError, UnicodeDecodeError) as e:
-        raise ConfigError(f"{path} is not valid YAML: {' '.join(str(e).split())}") from e
+    tree = read_yaml(path)
     if tree is None:
         return {}
     if not isinstance(tree, dict):

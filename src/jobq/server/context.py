@@ -15,6 +15,7 @@ from jobq.server.principal import ANYONE, Principal
 from jobq.server.quotas import TenantRules
 from jobq.server.settings import ServerSettings
 from jobq.server.tokens import UnknownKey
+from jobq.server.told import Told
 from jobq.stores.base import Clock, Store
 
 
@@ -74,6 +75,8 @@ class ServerContext:
         self._authenticator = authenticator
         self._clients = clients
         self._guarded: dict[Principal, GuardedStore] = {}
+        self.told = Told(store.url)
+        """What callers are told of errors."""
         self.on_call: Callable[[str, grpc.StatusCode, float], None] | None = None
         """Is told of every call that ended: its method, its status and its seconds."""
         self.guard: Callable[[Store, Principal, TenantRules], GuardedStore] = GuardedStore

@@ -15,12 +15,13 @@ import grpc
 import grpc.aio
 import msgspec
 
-from jobq.errors import ConfigError, InvalidJob, JobqError, StoreUnavailable
+from jobq.errors import ConfigError, InvalidJob, JobqError
 from jobq.rpc import contract, frames
 from jobq.rpc.frames import Beat, Call, Cancel, Frame, Hello, Item, Reply, Time, Welcome
 from jobq.rpc.refusals import refusal_of
 from jobq.server.context import ServerContext
 from jobq.server.guard import GuardedStore
+from jobq.server.told import Unready
 
 log = logging.getLogger("jobq.server")
 
@@ -162,7 +163,7 @@ class Stream:
                 for frame in unpacker.feed(message):
                     self._take(frame)
         except JobqError as error:
-            await self._end_with(error)
+            await self._end_with(self._service.context.told(error, "the exchange stream"))
         except (TimeoutError, *_UNREADABLE) as error:
             await self._end_with(InvalidJob(f"this is not an exchange stream of jobq: {error}"))
 
@@ -181,7 +182,7 @@ class Stream:
                 "leave it out, or test on memory://"
             )
         if service.stopping:
-            raise StoreUnavailable("the server is stopping")
+            raise Unready("the server is stopping")
         guarded = await service.context.guarded(self._proof)
         tenant = guarded.principal.tenant
         if tenant is not None and hello.tenant not in (None, tenant):
@@ -217,7 +218,7 @@ class Stream:
             raise ValueError(f"the number {number} belongs to a call that still runs")
         if len(tasks) >= most or self._service.stopping:
             why = "is stopping" if self._service.stopping else f"runs {most:,} calls of this stream"
-            self.send(refusal_of(number, StoreUnavailable(f"the server {why}")))
+            self.send(refusal_of(number, Unready(f"the server {why}")))
             return
         work: Coroutine[Any, Any, None]
         if call.method == "listen":
@@ -229,23 +230,17 @@ class Stream:
             work = self._expect(call, entered)
         else:
             work = self._call(call)
-        task = self._loop.create_task(self._reply_to(number, work))
+        task = self._loop.create_task(self._reply_to(call, work))
         tasks[number] = task
         task.add_done_callback(lambda _: tasks.pop(number, None))
 
-    async def _reply_to(self, number: int, work: Coroutine[Any, Any, None]) -> None:
+    async def _reply_to(self, call: Call, work: Coroutine[Any, Any, None]) -> None:
         """Do the work of a call, and send what it raises."""
         try:
             await work
-        except JobqError as error:
-            self.send(refusal_of(number, error))
-        except Exception:
-            log.exception("a call of the exchange stream failed")
-            self.send(
-                refusal_of(
-                    number, JobqError("the server failed to carry out the call: see its log")
-                )
-            )
+        except Exception as error:
+            told = self._service.context.told(error, f"the call {call.method}")
+            self.send(refusal_of(call.number, told))
 
     async def _call(self, call: Call) -> None:
         assert self._store is not None
@@ -347,7 +342,7 @@ class Stream:
     async def _finish(self) -> None:
         if self._calls:
             await asyncio.wait(self._calls.values(), timeout=_LAST_CALLS_S)
-        await self._end_with(StoreUnavailable("the server has stopped"))
+        await self._end_with(Unready("the server has stopped"))
         self._over.set()
 
 

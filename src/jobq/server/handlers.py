@@ -1,8 +1,8 @@
 """The one wrapper around every call of a service.
 
 It decodes requests, finds out who calls, bounds sizes and times, and turns errors into statuses. A
-caller never sees a stack trace: an unexpected error is logged under a number, and the caller gets
-that number.
+caller never sees a stack trace, nor where the store is: such an error is logged under a number, and
+the caller gets that number (told.py).
 
 A service is a class with one method per RPC. A method gets the request (an async iterator of
 requests, if the client streams) and the `Caller`. It returns the reply, or is an async generator of
@@ -12,8 +12,6 @@ replies if the server streams.
 from __future__ import annotations
 
 import asyncio
-import logging
-import os
 import time
 from collections.abc import AsyncIterator, Callable, Collection
 from contextlib import aclosing
@@ -32,11 +30,8 @@ from jobq.core.checks import check_queue_name, check_tenant, shown
 from jobq.core.records import QueueName
 from jobq.errors import InvalidJob, JobNotFound, JobqError, PayloadTooLarge
 from jobq.rpc import status
-from jobq.server.access import RPCS
 from jobq.server.context import Proof, ServerContext
 from jobq.server.guard import GuardedStore
-
-log = logging.getLogger("jobq.server")
 
 MAX_CALL_S = 60.0
 """Seconds that a call without a stream may take, unless it waits on purpose. Far more than a store
@@ -139,8 +134,7 @@ class Handlers:
         """Who calls. Unauthenticated or AccessDenied if the caller may not make the call."""
         proof = self._context.proof(rpc)
         store = await self._context.guarded(proof)
-        if (needed := RPCS[method]) is not None:
-            store.check(needed)
+        store.check(method)
         session = self._sessions.get(store)
         if session is None:
             if len(self._sessions) >= _MAX_SESSIONS:
@@ -156,6 +150,10 @@ class Handlers:
     def max_message(self) -> int:
         """Bytes of one request."""
         return self._context.settings.max_message
+
+    def told(self, error: Exception, method: str) -> JobqError:
+        """The error as the caller is told of it."""
+        return self._context.told(error, method)
 
     def observe(self, method: str, code: StatusCode, seconds: float) -> None:
         """A call has ended."""
@@ -244,28 +242,22 @@ class _Call:
     async def _refuse(self, error: Exception, rpc: _Context, started: float) -> None:
         if isinstance(error, grpc.aio.AbortError):
             return  # the method has refused the call itself
-        code, message, name = _refusal(error, self._name)
+        code, message, name = self._refusal(error)
         self._ended(code, started)
         trailing = () if name is None else ((status.ERROR, name),)
         await rpc.abort(code, status.shortened(message), trailing)
 
+    def _refusal(self, error: Exception) -> tuple[StatusCode, str, str | None]:
+        """The status, the message and the name of an error."""
+        if isinstance(error, Refused):
+            return error.code, str(error), None
+        if isinstance(error, TimeoutError) and not isinstance(error, JobqError):
+            text = f"{self._name} took more than {MAX_CALL_S:g} s"
+            return StatusCode.DEADLINE_EXCEEDED, text, None
+        told = self._handlers.told(error, self._name)
+        if not isinstance(error, JobqError):
+            return StatusCode.INTERNAL, str(told), None
+        return status.code_of(told), str(told), status.name_of(told)
+
     def _ended(self, code: StatusCode, started: float) -> None:
         self._handlers.observe(self._name, code, time.perf_counter() - started)
-
-
-def _refusal(error: Exception, method: str) -> tuple[StatusCode, str, str | None]:
-    """The status, the message and the name of an error."""
-    match error:
-        case Refused():
-            return error.code, str(error), None
-        case JobqError():
-            return status.code_of(error), str(error), status.name_of(error)
-        case TimeoutError():
-            return StatusCode.DEADLINE_EXCEEDED, f"{method} took more than {MAX_CALL_S:g} s", None
-    number = os.urandom(4).hex()
-    log.error("%s failed unexpectedly, number %s", method, number, exc_info=error)
-    return (
-        StatusCode.INTERNAL,
-        f"a bug in the server: its log has more under the number {number}",
-        None,
-    )

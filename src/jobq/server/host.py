@@ -24,6 +24,7 @@ from jobq.engine.ticker import Ticker
 from jobq.errors import ConfigError
 from jobq.relay.relay import Relay
 from jobq.server.context import ServerContext
+from jobq.server.readiness import Readiness
 
 log = logging.getLogger("jobq.server")
 
@@ -98,8 +99,10 @@ class Host:
         self._loops: list[Loop] = []
         self._tasks: list[asyncio.Task[None]] = []
         self._relaying: asyncio.Task[None] | None = None
+        self._looking: asyncio.Task[None] | None = None
+        self.readiness = Readiness(context.store, self._say_ready)
         self.on_stop: list[Callable[[], None]] = []
-        """Called when the server begins to stop, e.g. so that /readyz says so."""
+        """Called when the server begins to stop."""
         self._stopped = False
 
     def _built(self) -> grpc.aio.Server:
@@ -107,7 +110,7 @@ class Host:
         for service in self.services:
             service.register(server)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
-        names = [service.name for service in self.services]
+        names = sorted({service.name for service in self.services})  # two serve WorkerService
         reflection.enable_server_reflection(
             [*names, health.SERVICE_NAME, reflection.SERVICE_NAME], server
         )
@@ -127,13 +130,18 @@ class Host:
         except RuntimeError as e:
             raise ConfigError(f"cannot listen on {address}: is the port in use?") from e
         await self._server.start()
-        for name in ("", *(service.name for service in self.services)):
-            await self._health.set(name, _SERVING)
+        await self._say_ready(True)
+        self._looking = asyncio.create_task(self.readiness.run(), name="jobq server, readiness")
         if settings.upkeep:
             self._begin_upkeep()
         if self.relay is not None:
             self._relaying = asyncio.create_task(self._relay(self.relay))
         log.info("listening on %s:%d", _bracketed(settings.grpc_host), self.port)
+
+    async def _say_ready(self, ready: bool) -> None:
+        """Tell the clients of the health service."""
+        for name in ("", *(service.name for service in self.services)):
+            await self._health.set(name, _SERVING if ready else _NOT_SERVING)
 
     def _begin_upkeep(self) -> None:
         who = f"{socket.gethostname()}-{os.getpid()}-{os.urandom(3).hex()}"
@@ -153,6 +161,9 @@ class Host:
             return
         self._stopped = True
         grace = self.context.settings.shutdown_grace_s if grace_s is None else grace_s
+        self.readiness.stop()
+        if self._looking is not None:
+            self._looking.cancel()
         for notify in self.on_stop:
             notify()
         await self._health.enter_graceful_shutdown()

@@ -43,7 +43,7 @@ class JobService:
 
     def __init__(self, context: ServerContext) -> None:
         self._stopping = Stopping()
-        self._submitter = Submitter(context.settings.max_payload)
+        self._submitter = Submitter(context.settings.max_payload, context.told)
         self._max_payload = context.settings.max_payload
         self._handlers = Handlers(
             context,

@@ -18,7 +18,11 @@ from typing import Any, NamedTuple
 
 import jwt
 from cryptography.hazmat.primitives.asymmetric import ec, ed448, ed25519, rsa
-from cryptography.hazmat.primitives.serialization import load_pem_public_key
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    PublicFormat,
+    load_pem_public_key,
+)
 
 from jobq.errors import ConfigError
 from jobq.server.files import read
@@ -55,6 +59,14 @@ class Key(NamedTuple):
     id: str | None
     value: Any
     algorithms: frozenset[str]
+
+    @property
+    def material(self) -> bytes:
+        """What makes it this key and no other: the secret, or the public key in DER."""
+        if isinstance(self.value, bytes):
+            return self.value
+        found: bytes = self.value.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
+        return found
 
 
 class KeySet:
@@ -140,7 +152,7 @@ def parse_jwks(data: bytes, allowed: frozenset[str], *, secrets: bool) -> list[K
     try:
         document = json.loads(data)
         entries = document["keys"]
-    except (ValueError, TypeError, KeyError):
+    except (ValueError, TypeError, KeyError, RecursionError):
         raise ConfigError('the key set is not JSON of the form {"keys": […]}') from None
     found: list[Key] = []
     for entry in entries if isinstance(entries, list) else []:

@@ -19,6 +19,7 @@ from jobq.server.clients import Clients
 from jobq.server.config import Config, Loaded
 from jobq.server.files import secret_of
 from jobq.server.quotas import NO_LIMITS, TenantLimits, TenantRules
+from jobq.server.settings import MAX_LEASE_MS, MIN_LEASE_MS
 from jobq.server.tls import TlsFiles
 
 DEFAULT_URL = "sqlite:///jobq.db"
@@ -295,9 +296,10 @@ def _check_redis(url: str) -> None:
 
 def _lease_ms(config: Config) -> int:
     seconds = config.scheduler.worker_heartbeat_timeout_s
-    if not 1 <= seconds <= 86_400:
+    if not MIN_LEASE_MS <= seconds * 1000 <= MAX_LEASE_MS:
         raise ConfigError(
-            f"scheduler.worker_heartbeat_timeout_s is {seconds:g}: use 1 to 86400 seconds"
+            f"scheduler.worker_heartbeat_timeout_s is {seconds:g}: use {MIN_LEASE_MS // 1000} to "
+            f"{MAX_LEASE_MS // 1000} seconds"
         )
     return int(seconds * 1000)
 

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import os
-from concurrent.futures import TimeoutError as NoReply
+from collections.abc import Awaitable, Callable
 
 from jobq.console.probes import Answer, Route, answer
-from jobq.core.printable import one_line
-from jobq.core.redact import redacted
+from jobq.engine.service import Outage
 from jobq.stores.base import Store
 
 _READY_S = 2.0
 """Seconds that the store has to respond."""
+_EVERY_S = 2.0
+"""Seconds between two looks, so that the health service of gRPC knows without being asked."""
 
 
 async def accepts_writes(store: Store) -> None:
@@ -25,31 +26,65 @@ async def accepts_writes(store: Store) -> None:
 
 
 class Readiness:
-    """The state behind /readyz."""
+    """The state behind /readyz and the health service of gRPC.
 
-    def __init__(self, store: Store, loop: asyncio.AbstractEventLoop) -> None:
+    Everybody who reaches a port can read both, so they say nothing about the store itself: that is
+    in the log, once for each outage.
+    """
+
+    def __init__(self, store: Store, changed: Callable[[bool], Awaitable[None]]) -> None:
+        """`changed` is told whether the server is ready, whenever that changes."""
         self._store = store
-        self._loop = loop
+        self._changed = changed
+        self._ready = True
+        self._outage = Outage("the server is not ready, because its store does not accept a write")
         self.stopping = False
 
     def stop(self) -> None:
         """The server stops: load balancers should send no more calls."""
         self.stopping = True
 
-    def route(self) -> Route:
-        """The route of /readyz."""
+    async def look(self) -> str | None:
+        """Ask the store. Returns why the server is not ready; None if it is."""
+        problem: str | None = None
+        try:
+            async with asyncio.timeout(_READY_S):
+                await accepts_writes(self._store)
+        except Exception as error:
+            silent = isinstance(error, TimeoutError)
+            self._outage.failed(
+                TimeoutError(f"no reply within {_READY_S:g} s") if silent else error
+            )
+            problem = (
+                f"the store did not respond within {_READY_S:g} s"
+                if silent
+                else "the store does not accept a write: the log of the server says why"
+            )
+        else:
+            self._outage.over()
+        if self.stopping:
+            return "the server stops"
+        if self._ready is not (problem is None):
+            self._ready = problem is None
+            await self._changed(self._ready)
+        return problem
+
+    async def run(self) -> None:
+        """Look every few seconds, until this is cancelled."""
+        while True:
+            await asyncio.sleep(_EVERY_S)
+            await self.look()
+
+    def route(self, loop: asyncio.AbstractEventLoop) -> Route:
+        """The route of /readyz. It looks again whenever it is asked."""
 
         def route() -> Answer:
             if self.stopping:
                 return answer("the server stops")
-            asked = asyncio.run_coroutine_threadsafe(accepts_writes(self._store), self._loop)
             try:
-                asked.result(_READY_S)
-            except NoReply:
-                asked.cancel()
-                return answer(f"the store did not respond within {_READY_S:g} s")
-            except Exception as error:
-                return answer(redacted(one_line(str(error) or type(error).__name__)))
-            return answer(None)
+                looking = asyncio.run_coroutine_threadsafe(self.look(), loop)
+                return answer(looking.result(2 * _READY_S))
+            except TimeoutError:
+                return answer("the server is busy")
 
         return route

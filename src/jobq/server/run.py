@@ -20,7 +20,6 @@ from jobq.server.context import Authenticator, ServerContext
 from jobq.server.host import Host
 from jobq.server.metrics import ServerMetrics
 from jobq.server.plan import Plan
-from jobq.server.readiness import Readiness
 from jobq.server.rejects import StoredRejects
 from jobq.server.services import SERVICES
 from jobq.server.settings import ServerSettings
@@ -161,11 +160,12 @@ def _relay(plan: Plan, store: Store) -> Relay | None:
 async def _http(plan: Plan, metrics: ServerMetrics, host: Host) -> AsyncIterator[None]:
     """Serve /healthz, /readyz, /metrics and the dashboard. All ports may be the same."""
     loop = asyncio.get_running_loop()
-    ready = Readiness(host.context.store, loop)
-    host.on_stop.append(ready.stop)
     routes: dict[tuple[str, int], dict[str, Route]] = {}
     if plan.health is not None:
-        routes[plan.health] = {"/healthz": healthz(Pulse(loop)), "/readyz": ready.route()}
+        routes[plan.health] = {
+            "/healthz": healthz(Pulse(loop)),
+            "/readyz": host.readiness.route(loop),
+        }
     if plan.metrics is not None:
         routes.setdefault(plan.metrics, {})["/metrics"] = metrics.route(loop)
     async with contextlib.AsyncExitStack() as stack:

@@ -4,8 +4,19 @@ from __future__ import annotations
 
 import msgspec
 
+from jobq.core.checks import check_int
 from jobq.server.quotas import TenantRules
 from jobq.server.tls import Certificates
+
+MIN_LEASE_MS = 1_000
+"""The shortest lease. A shorter one would end while its job is on its way."""
+MAX_LEASE_MS = 86_400_000
+"""The longest lease: a day. The jobs of a dead worker wait as long. workers.proto says both."""
+
+
+def check_lease(ms: int, name: str) -> int:
+    """A lease time that a call of WorkerService asks for, in milliseconds."""
+    return check_int(ms, name, low=MIN_LEASE_MS, high=MAX_LEASE_MS)
 
 
 class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):

@@ -21,6 +21,7 @@ from jobq.rpc.v1 import common_pb2 as common
 from jobq.rpc.v1 import jobs_pb2 as pb
 from jobq.server.crowd import Crowd
 from jobq.server.handlers import Caller
+from jobq.server.told import Told
 from jobq.server.tracing import traced
 
 MAX_JOBS = 10_000
@@ -38,8 +39,9 @@ _KEY = "idempotency-key"
 class Submitter:
     """Stores the jobs of requests."""
 
-    def __init__(self, max_payload: int) -> None:
+    def __init__(self, max_payload: int, told: Told) -> None:
         self._max_payload = max_payload
+        self._told = told
         self._crowd = Crowd()
 
     async def one(self, request: pb.SubmitRequest, caller: Caller) -> pb.SubmitResponse:
@@ -68,7 +70,7 @@ class Submitter:
         else:
             results = await caller.store.put_all(specs, step=CHUNK)
         return pb.SubmitManyResponse(
-            results=[_result(spec, each) for spec, each in zip(specs, results, strict=True)]
+            results=[self._result(spec, each) for spec, each in zip(specs, results, strict=True)]
         )
 
     async def stream(
@@ -129,6 +131,16 @@ class Submitter:
                 raise kind(f"job {begin + n}: {wrong}") from None
         return specs
 
+    def _result(self, spec: JobSpec, result: PutResult | JobqError) -> pb.SubmitResponse:
+        if isinstance(result, JobqError):
+            told = self._told(result, "SubmitMany")
+            code: int = status.code_of(told).value[0]
+            refusal = pb.Refusal(code=code, message=status.shortened(str(told)))
+            return pb.SubmitResponse(id=spec.id, refused=refusal)
+        if result.full is None:
+            return convert.submitted(result)
+        return pb.SubmitResponse(id=spec.id, refused=_refusal(spec.queue.queue, result.full))
+
 
 class _Sent:
     """The jobs of a stream that were sent to the store."""
@@ -174,16 +186,6 @@ class _Sent:
         self.reply.refused += 1
         if len(self.reply.refusals) < _REFUSALS:
             self.reply.refusals.add(index=n, id=spec.id, refused=_refusal(spec.queue.queue, full))
-
-
-def _result(spec: JobSpec, result: PutResult | JobqError) -> pb.SubmitResponse:
-    if isinstance(result, JobqError):
-        code: int = status.code_of(result).value[0]
-        refusal = pb.Refusal(code=code, message=status.shortened(str(result)))
-        return pb.SubmitResponse(id=spec.id, refused=refusal)
-    if result.full is None:
-        return convert.submitted(result)
-    return pb.SubmitResponse(id=spec.id, refused=_refusal(spec.queue.queue, result.full))
 
 
 def _refusal(queue: str, full: int) -> pb.Refusal:

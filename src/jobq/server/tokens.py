@@ -13,7 +13,7 @@ import msgspec
 from jobq.core.checks import check_tenant
 from jobq.core.printable import one_line
 from jobq.errors import ConfigError, Unauthenticated
-from jobq.server.keys import JwksSource, KeySet
+from jobq.server.keys import JwksSource, Key, KeySet
 from jobq.server.principal import SCOPES, Principal, Scope
 
 _MAX_TOKEN = 16 * 2**10
@@ -41,6 +41,7 @@ class _Known(NamedTuple):
     principal: Principal
     expires_s: float
     generation: int
+    key: Key
 
 
 class Tokens:
@@ -62,6 +63,17 @@ class Tokens:
 
     def principal(self, token: str | None) -> Principal:
         """Who sends this token. Unauthenticated says what is wrong with it."""
+        return self._look_up(token).principal
+
+    def key_of(self, token: str) -> bytes:
+        """The key that verifies this token."""
+        return self._look_up(token).key.material
+
+    def keys(self) -> list[bytes]:
+        """The keys that are accepted now."""
+        return [key.material for key in self._keys.keys]
+
+    def _look_up(self, token: str | None) -> _Known:
         if not token:
             raise Unauthenticated(
                 "this server needs a token, and the call has none: set JQ_TOKEN or JQ_TOKEN_FILE, "
@@ -76,27 +88,27 @@ class Tokens:
             and known.generation == self._keys.generation
             and self._clock() < known.expires_s
         ):
-            return known.principal
+            return known
         return self._verified(token, digest)
 
     async def look_for_key(self) -> bool:
         """Read the key set again, because a token has an unknown key. True if it has changed."""
         return self._source is not None and await self._source.look_for_more()
 
-    def _verified(self, token: str, digest: bytes) -> Principal:
+    def _verified(self, token: str, digest: bytes) -> _Known:
         self._known.pop(digest, None)
-        claims = self._claims(token)
+        claims, key = self._claims(token)
         expires_s = float(claims["exp"]) + self._rules.leeway_s
         principal = self._principal(claims, expires_s)
         if len(self._known) >= _MAX_CACHED:
             del self._known[next(iter(self._known))]  # the oldest
-        self._known[digest] = _Known(principal, expires_s, self._keys.generation)
-        return principal
+        known = self._known[digest] = _Known(principal, expires_s, self._keys.generation, key)
+        return known
 
-    def _claims(self, token: str) -> dict[str, Any]:
+    def _claims(self, token: str) -> tuple[dict[str, Any], Key]:
         try:
             header = jwt.get_unverified_header(token)
-        except jwt.PyJWTError:
+        except Exception:  # PyJWT lets some errors of JSON through
             raise Unauthenticated("the token is not a JSON Web Token") from None
         algorithm, id = header.get("alg"), header.get("kid")
         key = self._keys.find(id, algorithm) if isinstance(algorithm, str) else None
@@ -105,7 +117,7 @@ class Tokens:
                 f"the token is signed with {one_line(str(algorithm))} and the key "
                 f"{one_line(str(id))}, which this server does not accept"
             )
-        return self._decoded(token, key.value, algorithm)
+        return self._decoded(token, key.value, algorithm), key
 
     def _decoded(self, token: str, key: Any, algorithm: str) -> dict[str, Any]:
         rules = self._rules

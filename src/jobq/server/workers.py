@@ -31,15 +31,12 @@ from jobq.server.handlers import Caller, Handlers, Refused
 from jobq.server.pushed import Worker
 from jobq.server.reports import QueueDefaults, outcomes_of, releases_of
 from jobq.server.sessions import Session, check_worker, new_session, read_session
+from jobq.server.settings import check_lease
 from jobq.server.streams import Beats, JobStream, check_credit
 from jobq.server.tasks import Tasks
 
 log = logging.getLogger("jobq.server")
 
-MIN_LEASE_MS = 1_000
-"""The shortest lease. A shorter one would end while its job is on its way."""
-MAX_LEASE_MS = 86_400_000
-"""The longest lease: a day. The jobs of a dead worker wait as long."""
 _MAX_CALL = 128
 """Characters of the name of a call."""
 _OPEN_S = 10.0
@@ -329,9 +326,7 @@ class WorkerService:
         yield pb.Frame()
 
     def _lease(self, lease_ms: int) -> int:
-        return checks.check_int(
-            lease_ms or self._lease_ms, "lease_ms", low=MIN_LEASE_MS, high=MAX_LEASE_MS
-        )
+        return check_lease(lease_ms or self._lease_ms, "lease_ms")
 
 
 def _call(name: str) -> str:

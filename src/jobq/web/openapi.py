@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from jobq.core.version import __version__
+from jobq.server.access import Door
 from jobq.web.data.actions import ACTIONS, Action
 from jobq.web.data.bodies import BulkDone, Done
 from jobq.web.data.reads import READS, Read, SessionShown
@@ -91,7 +92,7 @@ def _get(read: Read, ref_of: dict[type[Shape], Any], components: dict[str, Any])
     return {
         "operationId": "get" + read.path.replace("/", "_"),
         "summary": _summary(read.run),
-        "description": _needs(read.scopes),
+        "description": _needs(read.door),
         "parameters": list(_parameters(components[read.query.__name__])),
         "responses": _responses(ref_of, read.reply),
     }
@@ -107,7 +108,7 @@ def _post(action: Action, ref_of: dict[type[Shape], Any]) -> dict[str, Any]:
     return {
         "operationId": action.name,
         "summary": _summary(action.run),
-        "description": _needs(action.scopes),
+        "description": _needs(action.door),
         "requestBody": {
             "required": True,
             "content": {"application/json": {"schema": ref_of[action.body]}},
@@ -128,5 +129,5 @@ def _summary(function: Any) -> str:
     return " ".join((function.__doc__ or "").split())
 
 
-def _needs(scopes: frozenset[Any]) -> str:
-    return f"Needs the scope {' or '.join(sorted(scopes))}. admin is always enough."
+def _needs(door: Door) -> str:
+    return f"Needs the scope {door.said()}. admin is always enough."

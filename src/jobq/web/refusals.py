@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from http import HTTPStatus
 
 from starlette.requests import Request
@@ -25,8 +24,6 @@ from jobq.errors import (
 from jobq.web.api import PREFIX, json_response
 from jobq.web.render import render
 from jobq.web.signing_in import TooManyAttempts
-
-log = logging.getLogger("jobq.web")
 
 _STATUS: tuple[tuple[type[JobqError], int], ...] = (
     (TooManyAttempts, 429),
@@ -51,10 +48,8 @@ def status_of(error: JobqError) -> int:
     return 500
 
 
-def refusal(request: Request, status: int, detail: str, error: BaseException | None) -> Response:
+def refusal(request: Request, status: int, detail: str) -> Response:
     """An error as JSON for the API, as a page for people."""
-    if status == 500 and isinstance(error, JobqError):
-        log.error("%s %s failed: %s", request.method, request.url.path, error, exc_info=error)
     title = HTTPStatus(status).phrase
     if wants_json(path_of(request.scope)) or "hx-request" in request.headers:
         problem = {

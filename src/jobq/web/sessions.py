@@ -36,6 +36,8 @@ class Session(msgspec.Struct, frozen=True, kw_only=True):
     """Distinguishes two sessions of one person."""
     digest: str | None = None
     """The SHA-256 of the token, if a file of tokens decides whether it is still valid."""
+    key: str | None = None
+    """The mark of the key that has signed the token, if it was signed."""
 
 
 class Signer:
@@ -55,14 +57,25 @@ class Signer:
         self._clock = clock
         self._ended: dict[str, None] = {}
 
-    def begin(self, principal: Principal, digest: str | None = None) -> Session:
-        """A session that begins now. It ends with the token, or after 12 hours."""
+    def begin(
+        self, principal: Principal, digest: str | None = None, key: bytes | None = None
+    ) -> Session:
+        """A session that begins now. It ends with the token, with the key of the token, or after 12
+        hours."""
         until_s = self._clock() + SESSION_S
         if principal.expires_s is not None:
             until_s = min(until_s, principal.expires_s)
         return Session(
-            principal=principal, until_s=until_s, name=os.urandom(9).hex(), digest=digest
+            principal=principal,
+            until_s=until_s,
+            name=os.urandom(9).hex(),
+            digest=digest,
+            key=None if key is None else self.mark(key),
         )
+
+    def mark(self, key: bytes) -> str:
+        """A key as a cookie names it. Nobody can try keys against it without our secret."""
+        return self._mac("key", key.hex())[:32]
 
     def cookie(self, session: Session) -> str:
         """A session as the value of a cookie."""

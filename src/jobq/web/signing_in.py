@@ -27,7 +27,7 @@ from jobq.core.hosts import is_loopback
 from jobq.errors import AccessDenied, ConfigError, Unauthenticated
 from jobq.server.principal import SCOPES, Principal
 from jobq.web.sessions import CSRF, SESSION, Session, Signer, new_csrf_cookie
-from jobq.web.tokens import Authenticator, TokenFile, digest_of
+from jobq.web.tokens import Authenticator, KeyHolder, TokenFile, digest_of
 
 HostAuth = Callable[[Request], "Principal | Awaitable[Principal | None] | None"]
 """The host application's own sign-in: who makes a request. None: nobody who may."""
@@ -105,7 +105,7 @@ class Gate:
     def _signed_in(self, session: Session) -> Admission | None:
         if not isinstance(self.authenticator, TokenFile):
             # A session of a file, from a dashboard with the same secret, cannot be looked up here.
-            is_ours = session.digest is None
+            is_ours = session.digest is None and self._has_key_of(session)
             return Admission(principal=session.principal, session=session) if is_ours else None
         try:
             principal = self.authenticator.by_digest(session.digest or "")
@@ -113,11 +113,21 @@ class Gate:
             return None
         return Admission(principal=principal, session=session)
 
+    def _has_key_of(self, session: Session) -> bool:
+        """Whether the key that signed the token of a session is still accepted."""
+        if not isinstance(self.authenticator, KeyHolder):
+            return session.key is None
+        return session.key in map(self.signer.mark, self.authenticator.keys())
+
     async def sign_in(self, request: Request, token: str) -> Session:
         """A session for the sender of a token. Unauthenticated if the token is wrong."""
         principal = await self._verified(request, token)
-        from_file = isinstance(self.authenticator, TokenFile)
-        return self.signer.begin(principal, digest_of(token) if from_file else None)
+        found = self.authenticator
+        return self.signer.begin(
+            principal,
+            digest_of(token) if isinstance(found, TokenFile) else None,
+            found.key_of(token) if isinstance(found, KeyHolder) else None,
+        )
 
     async def _verified(self, request: Request, token: str) -> Principal:
         if self.authenticator is None:

@@ -18,10 +18,12 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import Receive, Scope, Send
 
 from jobq.client.store_handles import handle, release
-from jobq.errors import AccessDenied, InvalidJob, JobqError, StoreUnavailable
+from jobq.errors import AccessDenied, InvalidJob, JobqError
+from jobq.server.access import ROUTES
 from jobq.server.guard import GuardedStore
 from jobq.server.principal import Principal
 from jobq.server.quotas import TenantRules
+from jobq.server.told import Told, Unready
 from jobq.stores.base import Store
 from jobq.web import api, entering, live
 from jobq.web.cookies import with_csrf_cookie
@@ -38,7 +40,7 @@ from jobq.web.signing_in import EVERYONE, Admission, Gate, SignIn
 log = logging.getLogger("jobq.web")
 
 _STATIC = Path(__file__).parent / "static"
-_OPEN = ("/static/", "/sign-in")
+_OPEN = tuple(name.partition(" ")[2] for name, door in ROUTES.items() if not door.signed_in)
 """Paths that need no sign-in: the page to sign in on, and what it loads."""
 _MAX_GUARDED = 1_000
 """Principals that are remembered. A guarded store is cheap to make again."""
@@ -75,6 +77,7 @@ class Dashboard:
         self._clock = clock or _now_ms
         self._guarded: dict[Principal, GuardedStore] = {}
         self._gate = Gate(sign_in, signer=Signer(secret), local=local)
+        self._told = Told(store if isinstance(store, str) else store.url)
         self._hub = Hub(lambda: self._view(EVERYONE))
         self._router = Router(routes=_routes())
         self._app = Headers(self._serve)
@@ -135,7 +138,7 @@ class Dashboard:
         try:
             response = await self._admitted(request, scope)
         except JobqError as e:
-            response = refusal(request, status_of(e), str(e), e)
+            response = self._refusal(request, e)
         if response is not None:
             await response(scope, receive, send)
             return
@@ -154,13 +157,14 @@ class Dashboard:
             await self._failed(request, e)(scope, receive, send)
 
     def _failed(self, request: Request, error: Exception) -> Response:
-        if isinstance(error, JobqError):
-            return refusal(request, status_of(error), str(error), error)
         if isinstance(error, HTTPException):
             detail = "there is no such page" if error.status_code == 404 else error.detail
-            return refusal(request, error.status_code, detail, error)
-        log.exception("%s %s failed", request.method, request.url.path, exc_info=error)
-        return refusal(request, 500, "the dashboard has failed: its log says why", error)
+            return refusal(request, error.status_code, detail)
+        return self._refusal(request, error)
+
+    def _refusal(self, request: Request, error: Exception) -> Response:
+        told = self._told(error, f"{request.method} {request.url.path}")
+        return refusal(request, status_of(told), str(told))
 
     async def _admitted(self, request: Request, scope: Scope) -> Response | None:
         """None if the request may go on. Otherwise the response."""
@@ -194,7 +198,7 @@ class Dashboard:
         guarded = self._guarded.get(principal)
         if guarded is None:
             if self._handle is None:
-                raise StoreUnavailable("the dashboard has closed its store")
+                raise Unready("the dashboard has closed its store")
             if len(self._guarded) >= _MAX_GUARDED:
                 self._guarded.clear()
             guarded = self._guarded[principal] = self._guard(self._handle, principal, self._tenants)
@@ -212,15 +216,14 @@ class Dashboard:
             return RedirectResponse(
                 url(request, "sign_in", next=f"{request.url.path}{query}"), status_code=303
             )
-        return refusal(request, 401, "nobody has signed in", None)
+        return refusal(request, 401, "nobody has signed in")
 
 
 # ── routes ────────────────────────────────────────────────────────────────────────────────────────
 
 
 def _routes() -> list[BaseRoute]:
-    return [
-        Mount("/static", _Static(directory=_STATIC)),
+    routes = [
         Route("/sign-in", entering.sign_in_page, methods=["GET"]),
         Route("/sign-in", entering.sign_in, methods=["POST"]),
         Route("/sign-out", entering.sign_out, methods=["POST"]),
@@ -229,15 +232,36 @@ def _routes() -> list[BaseRoute]:
         *api.routes(),
         *(Route(page.path, _page(page), methods=["GET"]) for page in PAGES),
     ]
+    return [Mount("/static", _Static(directory=_STATIC)), *map(_guarded, routes)]
+
+
+def _guarded(route: Route) -> Route:
+    """The route, for callers with the scopes of its row in the table of access. A route without a
+    row cannot be served."""
+    (method,) = (route.methods or set()) - {"HEAD"}
+    door = ROUTES[f"{method} {route.path}"]
+    if not door.needs:
+        return route
+    acts = method == "POST"
+    what = route.path.removeprefix(f"{api.PREFIX}/").replace("/", ".") if acts else "this page"
+
+    async def checked(request: Request) -> Response:
+        view = view_of(request)
+        if acts and view.read_only:
+            raise AccessDenied(f"this dashboard is read-only: {what} is refused")
+        if not door.admits(view.principal):
+            have = " ".join(sorted(view.principal.scopes)) or "none"
+            raise AccessDenied(f"{what} needs the scope {door.said()}, and you have {have}")
+        response: Response = await route.endpoint(request)
+        return response
+
+    return Route(route.path, checked, methods=[method])
 
 
 def _page(page: Page) -> Any:
     handler = import_module(f"jobq.web.pages.{page.name}").page
 
     async def get(request: Request) -> Response:
-        view = view_of(request)
-        if not view.may(page.call):
-            raise AccessDenied("this page needs the scope read")
         request.state.page_name = page.name
         response: Response = await handler(request)
         return with_csrf_cookie(request, response)
@@ -252,11 +276,8 @@ async def _payload(request: Request) -> Response:
     for name in names:
         if not query.get(name):
             raise InvalidJob(f"the address has no {name}")
-    view = view_of(request)
-    if not view.may("find"):
-        raise AccessDenied("a download needs the scope read")
     tenant, queue, id, part = (query[name] for name in names)
-    data = await download(view, tenant, queue, id, part)  # type: ignore[arg-type]
+    data = await download(view_of(request), tenant, queue, id, part)  # type: ignore[arg-type]
     return Response(
         data,
         media_type="application/octet-stream",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
@@ -31,6 +31,20 @@ class Authenticator(Protocol):
 
     async def look_for_key(self) -> bool:
         """Look for new keys, because a token has an unknown one. True if there are any."""
+        ...
+
+
+@runtime_checkable
+class KeyHolder(Protocol):
+    """An authenticator whose tokens are signed with keys: a session ends with the key of its token.
+    The `Tokens` of a jq-server is one."""
+
+    def key_of(self, token: str) -> bytes:
+        """The key that verifies a good token."""
+        ...
+
+    def keys(self) -> Sequence[bytes]:
+        """The keys that are accepted now."""
         ...
 
 

@@ -38,12 +38,16 @@ class SyncQueue:
     """A queue with blocking methods. `with queue.sync:` opens and closes it; otherwise its first
     use opens it."""
 
-    __slots__ = ("_queue", "name", "tenant")
+    __slots__ = ("_queue", "name")
 
     def __init__(self, queue: Queue) -> None:
         self._queue = queue
         self.name = queue.name
-        self.tenant = queue.tenant
+
+    @property
+    def tenant(self) -> str:
+        """See `Queue.tenant`."""
+        return self._queue.tenant
 
     def __enter__(self) -> Self:
         """Open."""

@@ -190,16 +190,16 @@ class AdminServiceServicer:
     """Missing associated documentation comment in .proto file."""
 
     def CreateQueue(self, request, context):
-        """Makes a queue. The same call again changes nothing. ALREADY_EXISTS if the queue exists with other
-        settings; with `update`, only if it has another mode, other partitions, or other limits under
-        the same version. What is not set stays as it is. Scope: admin, or produce and read.
+        """Makes a queue. The same call again changes nothing. ALREADY_EXISTS if the queue exists with
+        other settings; with `update`, only if it has another mode, other partitions, or other limits
+        under the same version. What is not set stays as it is. Scope: work, or produce and read.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListQueues(self, request, context):
-        """Lists the queues of the tenant, by name. Scope: read.
+        """Lists the queues of the tenant, by name. Scope: read or work.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -213,21 +213,21 @@ class AdminServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def PauseQueue(self, request, context):
-        """Stops claims from a queue. Running jobs go on, and jobs can be submitted.
+        """Stops claims from a queue. Running jobs go on, and jobs can be submitted. Scope: admin.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ResumeQueue(self, request, context):
-        """Allows claims again, and lifts a hold of the queue.
+        """Allows claims again, and lifts a hold of the queue. Scope: admin.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ClearQueue(self, request, context):
-        """Cancels waiting jobs of a queue, a bounded number per call.
+        """Cancels waiting jobs of a queue, a bounded number per call. Scope: admin.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -235,7 +235,7 @@ class AdminServiceServicer:
 
     def RemoveQueue(self, request, context):
         """Removes a queue with all its jobs, a bounded number per call. FAILED_PRECONDITION if jobs are
-        active, unless `force` is set.
+        active, unless `force` is set. Scope: admin.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -243,28 +243,28 @@ class AdminServiceServicer:
 
     def SetLimits(self, request, context):
         """Changes the limits of a queue or of one key. They are in force until code declares limits of a
-        higher version.
+        higher version. Scope: admin.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Hold(self, request, context):
-        """Stops claims from a queue, or of one key, for a time.
+        """Stops claims from a queue, or of one key, for a time. Scope: admin.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ReleaseHold(self, request, context):
-        """Lifts a hold. NOT_FOUND if there is none.
+        """Lifts a hold. NOT_FOUND if there is none. Scope: admin.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListHolds(self, request, context):
-        """Lists the holds in force. Scope: read.
+        """Lists the holds in force. Scope: read or work.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -278,14 +278,16 @@ class AdminServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ReleaseLock(self, request, context):
-        """Releases a unique lock, so that a new job with it is accepted. NOT_FOUND if it is free.
+        """Releases a unique lock, so that a new job with it is accepted. NOT_FOUND if it is free. Scope:
+        admin.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def PutSchedule(self, request, context):
-        """Stores a schedule. The same schedule again keeps its counts and its next time. Scope: produce.
+        """Stores a schedule. The same schedule again keeps its counts and its next time. Scope: produce
+        or work.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -300,21 +302,21 @@ class AdminServiceServicer:
 
     def PauseSchedule(self, request, context):
         """Pauses a schedule. The times that pass meanwhile are missed. FAILED_PRECONDITION if it is
-        paused already.
+        paused already. Scope: admin.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ResumeSchedule(self, request, context):
-        """Makes jobs again. FAILED_PRECONDITION if the schedule is not paused.
+        """Makes jobs again. FAILED_PRECONDITION if the schedule is not paused. Scope: admin.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListSchedules(self, request, context):
-        """Lists the schedules of a queue, or of the tenant. Scope: read.
+        """Lists the schedules of a queue, or of the tenant. Scope: read or work.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -328,21 +330,21 @@ class AdminServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def DrainWorker(self, request, context):
-        """Asks a worker to claim no more jobs. NOT_FOUND if no such worker is alive.
+        """Asks a worker to claim no more jobs. NOT_FOUND if no such worker is alive. Scope: admin.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ResumeWorker(self, request, context):
-        """Asks a drained worker to claim jobs again.
+        """Asks a drained worker to claim jobs again. Scope: admin.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ShutdownWorker(self, request, context):
-        """Asks a worker to finish its jobs (or to release them, with `now`) and to stop.
+        """Asks a worker to finish its jobs (or to release them, with `now`) and to stop. Scope: admin.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -356,14 +358,14 @@ class AdminServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def RerunDeadLetters(self, request, context):
-        """Runs failed jobs of a queue again, oldest first, a bounded number per call.
+        """Runs failed jobs of a queue again, oldest first, a bounded number per call. Scope: admin.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def PurgeDeadLetters(self, request, context):
-        """Removes failed jobs of a queue, oldest first, a bounded number per call.
+        """Removes failed jobs of a queue, oldest first, a bounded number per call. Scope: admin.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -377,7 +379,7 @@ class AdminServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def RemoveReader(self, request, context):
-        """Removes a reader, so that the log keeps nothing for it.
+        """Removes a reader, so that the log keeps nothing for it. Scope: admin.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -385,7 +387,7 @@ class AdminServiceServicer:
 
     def ListTenants(self, request, context):
         """Lists the tenants that the token may see, with what they use and what they may use. Scope:
-        read.
+        read or work.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -399,7 +401,7 @@ class AdminServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def GetVersion(self, request, context):
-        """Returns the versions of the server and of this interface. Any token.
+        """Returns the versions of the server and of this interface. Scope: any.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

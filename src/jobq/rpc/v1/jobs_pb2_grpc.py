@@ -124,8 +124,8 @@ class JobServiceServicer:
 
     def SubmitStream(self, request_iterator, context):
         """Stores any number of jobs, in batches that form while the store works. The server reads no
-        faster than the store accepts. If the call fails, the jobs that were sent before may be stored;
-        jobs with ids can be sent again. Scope: produce.
+        faster than the store accepts. If the call fails, the jobs that were sent before may be
+        stored; jobs with ids can be sent again. Scope: produce.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -139,7 +139,7 @@ class JobServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Get(self, request, context):
-        """Returns a job as it is now. Scope: read.
+        """Returns a job as it is now. Scope: read or work.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -147,7 +147,7 @@ class JobServiceServicer:
 
     def Wait(self, request, context):
         """Waits until a job has ended, but not longer than `timeout_ms` or the deadline of the call.
-        Returns the job as it is then. Scope: read.
+        Returns the job as it is then. Scope: read or work.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -194,7 +194,7 @@ class JobServiceServicer:
 
     def Events(self, request, context):
         """Streams the events of queues in order, from a position on, and goes on as they happen. Scope:
-        read.
+        read; with a new reader: admin.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -202,7 +202,7 @@ class JobServiceServicer:
 
     def AckEvents(self, request, context):
         """Stores how far a named reader has read. The log keeps what the reader has not read. Scope:
-        admin; without a position, read.
+        read; with a position: admin.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

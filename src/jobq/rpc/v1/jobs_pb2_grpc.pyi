@@ -49,16 +49,16 @@ class JobServiceStub:
     """
     SubmitStream: _grpc.StreamUnaryMultiCallable[_jobs_pb2.SubmitStreamRequest, _jobs_pb2.SubmitStreamResponse]
     """Stores any number of jobs, in batches that form while the store works. The server reads no
-    faster than the store accepts. If the call fails, the jobs that were sent before may be stored;
-    jobs with ids can be sent again. Scope: produce.
+    faster than the store accepts. If the call fails, the jobs that were sent before may be
+    stored; jobs with ids can be sent again. Scope: produce.
     """
     SubmitFlow: _grpc.UnaryUnaryMultiCallable[_jobs_pb2.SubmitFlowRequest, _jobs_pb2.SubmitFlowResponse]
     """Stores up to 10,000 jobs that wait for each other: all of them or none. Scope: produce."""
     Get: _grpc.UnaryUnaryMultiCallable[_jobs_pb2.GetRequest, _jobs_pb2.GetResponse]
-    """Returns a job as it is now. Scope: read."""
+    """Returns a job as it is now. Scope: read or work."""
     Wait: _grpc.UnaryUnaryMultiCallable[_jobs_pb2.WaitRequest, _jobs_pb2.WaitResponse]
     """Waits until a job has ended, but not longer than `timeout_ms` or the deadline of the call.
-    Returns the job as it is then. Scope: read.
+    Returns the job as it is then. Scope: read or work.
     """
     List: _grpc.UnaryUnaryMultiCallable[_jobs_pb2.ListRequest, _jobs_pb2.ListResponse]
     """Lists jobs of a queue, newest first within a state. Scope: read."""
@@ -80,11 +80,11 @@ class JobServiceStub:
     """
     Events: _grpc.UnaryStreamMultiCallable[_jobs_pb2.EventsRequest, _jobs_pb2.EventsResponse]
     """Streams the events of queues in order, from a position on, and goes on as they happen. Scope:
-    read.
+    read; with a new reader: admin.
     """
     AckEvents: _grpc.UnaryUnaryMultiCallable[_jobs_pb2.AckEventsRequest, _jobs_pb2.AckEventsResponse]
     """Stores how far a named reader has read. The log keeps what the reader has not read. Scope:
-    admin; without a position, read.
+    read; with a position: admin.
     """
 
 @_typing.type_check_only
@@ -102,16 +102,16 @@ class JobServiceAsyncStub(JobServiceStub):
     """
     SubmitStream: _aio.StreamUnaryMultiCallable[_jobs_pb2.SubmitStreamRequest, _jobs_pb2.SubmitStreamResponse]  # type: ignore[assignment]
     """Stores any number of jobs, in batches that form while the store works. The server reads no
-    faster than the store accepts. If the call fails, the jobs that were sent before may be stored;
-    jobs with ids can be sent again. Scope: produce.
+    faster than the store accepts. If the call fails, the jobs that were sent before may be
+    stored; jobs with ids can be sent again. Scope: produce.
     """
     SubmitFlow: _aio.UnaryUnaryMultiCallable[_jobs_pb2.SubmitFlowRequest, _jobs_pb2.SubmitFlowResponse]  # type: ignore[assignment]
     """Stores up to 10,000 jobs that wait for each other: all of them or none. Scope: produce."""
     Get: _aio.UnaryUnaryMultiCallable[_jobs_pb2.GetRequest, _jobs_pb2.GetResponse]  # type: ignore[assignment]
-    """Returns a job as it is now. Scope: read."""
+    """Returns a job as it is now. Scope: read or work."""
     Wait: _aio.UnaryUnaryMultiCallable[_jobs_pb2.WaitRequest, _jobs_pb2.WaitResponse]  # type: ignore[assignment]
     """Waits until a job has ended, but not longer than `timeout_ms` or the deadline of the call.
-    Returns the job as it is then. Scope: read.
+    Returns the job as it is then. Scope: read or work.
     """
     List: _aio.UnaryUnaryMultiCallable[_jobs_pb2.ListRequest, _jobs_pb2.ListResponse]  # type: ignore[assignment]
     """Lists jobs of a queue, newest first within a state. Scope: read."""
@@ -133,11 +133,11 @@ class JobServiceAsyncStub(JobServiceStub):
     """
     Events: _aio.UnaryStreamMultiCallable[_jobs_pb2.EventsRequest, _jobs_pb2.EventsResponse]  # type: ignore[assignment]
     """Streams the events of queues in order, from a position on, and goes on as they happen. Scope:
-    read.
+    read; with a new reader: admin.
     """
     AckEvents: _aio.UnaryUnaryMultiCallable[_jobs_pb2.AckEventsRequest, _jobs_pb2.AckEventsResponse]  # type: ignore[assignment]
     """Stores how far a named reader has read. The log keeps what the reader has not read. Scope:
-    admin; without a position, read.
+    read; with a position: admin.
     """
 
 class JobServiceServicer(metaclass=_abc_1.ABCMeta):
@@ -170,8 +170,8 @@ class JobServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_jobs_pb2.SubmitStreamResponse, _abc.Awaitable[_jobs_pb2.SubmitStreamResponse]]:
         """Stores any number of jobs, in batches that form while the store works. The server reads no
-        faster than the store accepts. If the call fails, the jobs that were sent before may be stored;
-        jobs with ids can be sent again. Scope: produce.
+        faster than the store accepts. If the call fails, the jobs that were sent before may be
+        stored; jobs with ids can be sent again. Scope: produce.
         """
 
     @_abc_1.abstractmethod
@@ -188,7 +188,7 @@ class JobServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _jobs_pb2.GetRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_jobs_pb2.GetResponse, _abc.Awaitable[_jobs_pb2.GetResponse]]:
-        """Returns a job as it is now. Scope: read."""
+        """Returns a job as it is now. Scope: read or work."""
 
     @_abc_1.abstractmethod
     def Wait(
@@ -197,7 +197,7 @@ class JobServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_jobs_pb2.WaitResponse, _abc.Awaitable[_jobs_pb2.WaitResponse]]:
         """Waits until a job has ended, but not longer than `timeout_ms` or the deadline of the call.
-        Returns the job as it is then. Scope: read.
+        Returns the job as it is then. Scope: read or work.
         """
 
     @_abc_1.abstractmethod
@@ -255,7 +255,7 @@ class JobServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_jobs_pb2.EventsResponse], _abc.AsyncIterator[_jobs_pb2.EventsResponse]]:
         """Streams the events of queues in order, from a position on, and goes on as they happen. Scope:
-        read.
+        read; with a new reader: admin.
         """
 
     @_abc_1.abstractmethod
@@ -265,7 +265,7 @@ class JobServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_jobs_pb2.AckEventsResponse, _abc.Awaitable[_jobs_pb2.AckEventsResponse]]:
         """Stores how far a named reader has read. The log keeps what the reader has not read. Scope:
-        admin; without a position, read.
+        read; with a position: admin.
         """
 
 def add_JobServiceServicer_to_server(servicer: JobServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -17,8 +17,6 @@ names it until then, another worker gets it, and reports under the old lease are
 stale. A job that was sent but never confirmed (by a heartbeat, a report, or
 StreamJobsRequest.received) is released when its worker opens a stream that does not name it, or
 when its lease ends. That costs the job neither a retry nor a stall.
-
-Scope of all calls: work.
 """
 
 from collections import abc as _abc
@@ -99,7 +97,9 @@ class RegisterResponse(_message.Message):
     heartbeat_ms: _builtins.int
     """Send a heartbeat this often."""
     lease_ms: _builtins.int
-    """How long a lease lasts without a heartbeat."""
+    """How long a lease lasts without a heartbeat: from 1,000 to 86,400,000 (a day), as the server is
+    configured.
+    """
     def __init__(
         self,
         *,
@@ -556,7 +556,9 @@ class ClaimRequest(_message.Message):
     limit: _builtins.int
     """At most this many jobs; 0 means 1."""
     lease_ms: _builtins.int
-    """How long the worker has for each job before it must report, extend or release it."""
+    """How long the worker has for each job before it must report, extend or release it: from 1,000 to
+    86,400,000 (a day). 0: the lease time of the server (RegisterResponse.lease_ms).
+    """
     wait_ms: _builtins.int
     """How long to wait if there is nothing to do."""
     call: _builtins.str
@@ -947,6 +949,9 @@ class ExtendRequest(_message.Message):
     TENANT_FIELD_NUMBER: _builtins.int
     worker: _builtins.str
     lease_ms: _builtins.int
+    """How long the leases last from now on: from 1,000 to 86,400,000 (a day). 0: the lease time of the
+    server (RegisterResponse.lease_ms).
+    """
     tenant: _builtins.str
     @_builtins.property
     def leases(self) -> _containers.RepeatedCompositeFieldContainer[Global___LeaseRef]: ...

@@ -90,7 +90,7 @@ class WorkerServiceServicer:
     """Missing associated documentation comment in .proto file."""
 
     def Register(self, request, context):
-        """Announces a worker. ALREADY_EXISTS if another live worker has its name.
+        """Announces a worker. ALREADY_EXISTS if another live worker has its name. Scope: work.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -98,56 +98,56 @@ class WorkerServiceServicer:
 
     def Heartbeat(self, request, context):
         """Says that the worker lives, and renews the leases of the jobs it names. FAILED_PRECONDITION if
-        another worker has taken the name: stop, or register again.
+        another worker has taken the name: stop, or register again. Scope: work.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def StreamJobs(self, request_iterator, context):
-        """Sends jobs to the worker as soon as they can start, within its credit.
+        """Sends jobs to the worker as soon as they can start, within its credit. Scope: work.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Claim(self, request, context):
-        """Claims jobs once, with a lease time of its own. Needs no registration.
+        """Claims jobs once, with a lease time of its own. Needs no registration. Scope: work.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Report(self, request, context):
-        """Reports how runs ended, up to 1,000 at once.
+        """Reports how runs ended, up to 1,000 at once. Scope: work.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Release(self, request, context):
-        """Releases jobs unfinished. That costs neither a retry nor a stall.
+        """Releases jobs unfinished. That costs neither a retry nor a stall. Scope: work.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Extend(self, request, context):
-        """Renews leases, for workers that do not send heartbeats.
+        """Renews leases, for workers that do not send heartbeats. Scope: work.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Note(self, request, context):
-        """Stores progress, log lines and a checkpoint of running jobs.
+        """Stores progress, log lines and a checkpoint of running jobs. Scope: work.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Deregister(self, request, context):
-        """Ends the session. Leases that were not released or reported expire.
+        """Ends the session. Leases that were not released or reported expire. Scope: work.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -155,7 +155,7 @@ class WorkerServiceServicer:
 
     def Exchange(self, request_iterator, context):
         """For the Python library only: the calls of its store contract, both ways in one stream. The
-        format of the frames is not part of this interface.
+        format of the frames is not part of this interface. Scope: any.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

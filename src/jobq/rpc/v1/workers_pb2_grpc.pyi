@@ -17,8 +17,6 @@ names it until then, another worker gets it, and reports under the old lease are
 stale. A job that was sent but never confirmed (by a heartbeat, a report, or
 StreamJobsRequest.received) is released when its worker opens a stream that does not name it, or
 when its lease ends. That costs the job neither a retry nor a stall.
-
-Scope of all calls: work.
 """
 
 from collections import abc as _abc
@@ -50,56 +48,56 @@ class WorkerServiceStub:
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> WorkerServiceAsyncStub: ...
     Register: _grpc.UnaryUnaryMultiCallable[_workers_pb2.RegisterRequest, _workers_pb2.RegisterResponse]
-    """Announces a worker. ALREADY_EXISTS if another live worker has its name."""
+    """Announces a worker. ALREADY_EXISTS if another live worker has its name. Scope: work."""
     Heartbeat: _grpc.UnaryUnaryMultiCallable[_workers_pb2.HeartbeatRequest, _workers_pb2.HeartbeatResponse]
     """Says that the worker lives, and renews the leases of the jobs it names. FAILED_PRECONDITION if
-    another worker has taken the name: stop, or register again.
+    another worker has taken the name: stop, or register again. Scope: work.
     """
     StreamJobs: _grpc.StreamStreamMultiCallable[_workers_pb2.StreamJobsRequest, _workers_pb2.StreamJobsResponse]
-    """Sends jobs to the worker as soon as they can start, within its credit."""
+    """Sends jobs to the worker as soon as they can start, within its credit. Scope: work."""
     Claim: _grpc.UnaryUnaryMultiCallable[_workers_pb2.ClaimRequest, _workers_pb2.ClaimResponse]
-    """Claims jobs once, with a lease time of its own. Needs no registration."""
+    """Claims jobs once, with a lease time of its own. Needs no registration. Scope: work."""
     Report: _grpc.UnaryUnaryMultiCallable[_workers_pb2.ReportRequest, _workers_pb2.ReportResponse]
-    """Reports how runs ended, up to 1,000 at once."""
+    """Reports how runs ended, up to 1,000 at once. Scope: work."""
     Release: _grpc.UnaryUnaryMultiCallable[_workers_pb2.ReleaseRequest, _workers_pb2.ReleaseResponse]
-    """Releases jobs unfinished. That costs neither a retry nor a stall."""
+    """Releases jobs unfinished. That costs neither a retry nor a stall. Scope: work."""
     Extend: _grpc.UnaryUnaryMultiCallable[_workers_pb2.ExtendRequest, _workers_pb2.ExtendResponse]
-    """Renews leases, for workers that do not send heartbeats."""
+    """Renews leases, for workers that do not send heartbeats. Scope: work."""
     Note: _grpc.UnaryUnaryMultiCallable[_workers_pb2.NoteRequest, _workers_pb2.NoteResponse]
-    """Stores progress, log lines and a checkpoint of running jobs."""
+    """Stores progress, log lines and a checkpoint of running jobs. Scope: work."""
     Deregister: _grpc.UnaryUnaryMultiCallable[_workers_pb2.DeregisterRequest, _workers_pb2.DeregisterResponse]
-    """Ends the session. Leases that were not released or reported expire."""
+    """Ends the session. Leases that were not released or reported expire. Scope: work."""
     Exchange: _grpc.StreamStreamMultiCallable[_workers_pb2.Frame, _workers_pb2.Frame]
     """For the Python library only: the calls of its store contract, both ways in one stream. The
-    format of the frames is not part of this interface.
+    format of the frames is not part of this interface. Scope: any.
     """
 
 @_typing.type_check_only
 class WorkerServiceAsyncStub(WorkerServiceStub):
     def __init__(self, channel: _aio.Channel) -> None: ...
     Register: _aio.UnaryUnaryMultiCallable[_workers_pb2.RegisterRequest, _workers_pb2.RegisterResponse]  # type: ignore[assignment]
-    """Announces a worker. ALREADY_EXISTS if another live worker has its name."""
+    """Announces a worker. ALREADY_EXISTS if another live worker has its name. Scope: work."""
     Heartbeat: _aio.UnaryUnaryMultiCallable[_workers_pb2.HeartbeatRequest, _workers_pb2.HeartbeatResponse]  # type: ignore[assignment]
     """Says that the worker lives, and renews the leases of the jobs it names. FAILED_PRECONDITION if
-    another worker has taken the name: stop, or register again.
+    another worker has taken the name: stop, or register again. Scope: work.
     """
     StreamJobs: _aio.StreamStreamMultiCallable[_workers_pb2.StreamJobsRequest, _workers_pb2.StreamJobsResponse]  # type: ignore[assignment]
-    """Sends jobs to the worker as soon as they can start, within its credit."""
+    """Sends jobs to the worker as soon as they can start, within its credit. Scope: work."""
     Claim: _aio.UnaryUnaryMultiCallable[_workers_pb2.ClaimRequest, _workers_pb2.ClaimResponse]  # type: ignore[assignment]
-    """Claims jobs once, with a lease time of its own. Needs no registration."""
+    """Claims jobs once, with a lease time of its own. Needs no registration. Scope: work."""
     Report: _aio.UnaryUnaryMultiCallable[_workers_pb2.ReportRequest, _workers_pb2.ReportResponse]  # type: ignore[assignment]
-    """Reports how runs ended, up to 1,000 at once."""
+    """Reports how runs ended, up to 1,000 at once. Scope: work."""
     Release: _aio.UnaryUnaryMultiCallable[_workers_pb2.ReleaseRequest, _workers_pb2.ReleaseResponse]  # type: ignore[assignment]
-    """Releases jobs unfinished. That costs neither a retry nor a stall."""
+    """Releases jobs unfinished. That costs neither a retry nor a stall. Scope: work."""
     Extend: _aio.UnaryUnaryMultiCallable[_workers_pb2.ExtendRequest, _workers_pb2.ExtendResponse]  # type: ignore[assignment]
-    """Renews leases, for workers that do not send heartbeats."""
+    """Renews leases, for workers that do not send heartbeats. Scope: work."""
     Note: _aio.UnaryUnaryMultiCallable[_workers_pb2.NoteRequest, _workers_pb2.NoteResponse]  # type: ignore[assignment]
-    """Stores progress, log lines and a checkpoint of running jobs."""
+    """Stores progress, log lines and a checkpoint of running jobs. Scope: work."""
     Deregister: _aio.UnaryUnaryMultiCallable[_workers_pb2.DeregisterRequest, _workers_pb2.DeregisterResponse]  # type: ignore[assignment]
-    """Ends the session. Leases that were not released or reported expire."""
+    """Ends the session. Leases that were not released or reported expire. Scope: work."""
     Exchange: _aio.StreamStreamMultiCallable[_workers_pb2.Frame, _workers_pb2.Frame]  # type: ignore[assignment]
     """For the Python library only: the calls of its store contract, both ways in one stream. The
-    format of the frames is not part of this interface.
+    format of the frames is not part of this interface. Scope: any.
     """
 
 class WorkerServiceServicer(metaclass=_abc_1.ABCMeta):
@@ -109,7 +107,7 @@ class WorkerServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _workers_pb2.RegisterRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_workers_pb2.RegisterResponse, _abc.Awaitable[_workers_pb2.RegisterResponse]]:
-        """Announces a worker. ALREADY_EXISTS if another live worker has its name."""
+        """Announces a worker. ALREADY_EXISTS if another live worker has its name. Scope: work."""
 
     @_abc_1.abstractmethod
     def Heartbeat(
@@ -118,7 +116,7 @@ class WorkerServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_workers_pb2.HeartbeatResponse, _abc.Awaitable[_workers_pb2.HeartbeatResponse]]:
         """Says that the worker lives, and renews the leases of the jobs it names. FAILED_PRECONDITION if
-        another worker has taken the name: stop, or register again.
+        another worker has taken the name: stop, or register again. Scope: work.
         """
 
     @_abc_1.abstractmethod
@@ -127,7 +125,7 @@ class WorkerServiceServicer(metaclass=_abc_1.ABCMeta):
         request_iterator: _MaybeAsyncIterator[_workers_pb2.StreamJobsRequest],
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_workers_pb2.StreamJobsResponse], _abc.AsyncIterator[_workers_pb2.StreamJobsResponse]]:
-        """Sends jobs to the worker as soon as they can start, within its credit."""
+        """Sends jobs to the worker as soon as they can start, within its credit. Scope: work."""
 
     @_abc_1.abstractmethod
     def Claim(
@@ -135,7 +133,7 @@ class WorkerServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _workers_pb2.ClaimRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_workers_pb2.ClaimResponse, _abc.Awaitable[_workers_pb2.ClaimResponse]]:
-        """Claims jobs once, with a lease time of its own. Needs no registration."""
+        """Claims jobs once, with a lease time of its own. Needs no registration. Scope: work."""
 
     @_abc_1.abstractmethod
     def Report(
@@ -143,7 +141,7 @@ class WorkerServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _workers_pb2.ReportRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_workers_pb2.ReportResponse, _abc.Awaitable[_workers_pb2.ReportResponse]]:
-        """Reports how runs ended, up to 1,000 at once."""
+        """Reports how runs ended, up to 1,000 at once. Scope: work."""
 
     @_abc_1.abstractmethod
     def Release(
@@ -151,7 +149,7 @@ class WorkerServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _workers_pb2.ReleaseRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_workers_pb2.ReleaseResponse, _abc.Awaitable[_workers_pb2.ReleaseResponse]]:
-        """Releases jobs unfinished. That costs neither a retry nor a stall."""
+        """Releases jobs unfinished. That costs neither a retry nor a stall. Scope: work."""
 
     @_abc_1.abstractmethod
     def Extend(
@@ -159,7 +157,7 @@ class WorkerServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _workers_pb2.ExtendRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_workers_pb2.ExtendResponse, _abc.Awaitable[_workers_pb2.ExtendResponse]]:
-        """Renews leases, for workers that do not send heartbeats."""
+        """Renews leases, for workers that do not send heartbeats. Scope: work."""
 
     @_abc_1.abstractmethod
     def Note(
@@ -167,7 +165,7 @@ class WorkerServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _workers_pb2.NoteRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_workers_pb2.NoteResponse, _abc.Awaitable[_workers_pb2.NoteResponse]]:
-        """Stores progress, log lines and a checkpoint of running jobs."""
+        """Stores progress, log lines and a checkpoint of running jobs. Scope: work."""
 
     @_abc_1.abstractmethod
     def Deregister(
@@ -175,7 +173,7 @@ class WorkerServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _workers_pb2.DeregisterRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_workers_pb2.DeregisterResponse, _abc.Awaitable[_workers_pb2.DeregisterResponse]]:
-        """Ends the session. Leases that were not released or reported expire."""
+        """Ends the session. Leases that were not released or reported expire. Scope: work."""
 
     @_abc_1.abstractmethod
     def Exchange(
@@ -184,7 +182,7 @@ class WorkerServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_workers_pb2.Frame], _abc.AsyncIterator[_workers_pb2.Frame]]:
         """For the Python library only: the calls of its store contract, both ways in one stream. The
-        format of the frames is not part of this interface.
+        format of the frames is not part of this interface. Scope: any.
         """
 
 def add_WorkerServiceServicer_to_server(servicer: WorkerServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

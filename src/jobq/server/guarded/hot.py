@@ -28,8 +28,6 @@ from jobq.core.records import (
     Topic,
 )
 from jobq.errors import JobNotFound, JobqError, StoreUnavailable
-from jobq.server.access import CALLS as CALLS
-from jobq.server.access import CallRule as CallRule
 from jobq.server.guarded.rules import READ, Guard, bounded, in_place
 from jobq.server.parts import check_parts
 from jobq.server.specs import check_outcome, check_span, check_word

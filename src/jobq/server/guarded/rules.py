@@ -10,8 +10,7 @@ from jobq.core.checks import as_actor
 from jobq.core.new_jobs import check_queue
 from jobq.core.records import Edge, QueueName
 from jobq.errors import AccessDenied, JobNotFound, Unauthenticated
-from jobq.server.access import CALLS as CALLS
-from jobq.server.access import CallRule as CallRule
+from jobq.server.access import DOORS
 from jobq.server.principal import Principal, Scope
 from jobq.server.quotas import TenantRules
 from jobq.server.specs import check_word
@@ -19,7 +18,6 @@ from jobq.stores.base import Store
 
 _R = TypeVar("_R")
 
-ADMIN: frozenset[Scope] = frozenset({"admin"})
 READ: frozenset[Scope] = frozenset({"read"})
 MAX_LIMIT = 10_000
 """Records or steps that one call may ask for. More is cut: callers ask again for the rest."""
@@ -41,12 +39,10 @@ class Guard:
         self.principal = principal
         self.url = store.url
         self._clock = clock
-        self._allowed = frozenset(
-            name for name, rule in CALLS.items() if principal.may(rule.scopes)
-        )
+        self._allowed = frozenset(name for name, door in DOORS.items() if door.admits(principal))
 
     def check(self, call: str) -> None:
-        """AccessDenied unless the principal's scopes allow the call.
+        """AccessDenied unless the principal's scopes allow this row of the table (access.py).
 
         Unauthenticated if the token has expired, also in the middle of a long stream.
         """
@@ -56,15 +52,11 @@ class Guard:
                 f"the {self.principal.by} has expired: connect again with a new one"
             )
         if call not in self._allowed:
-            self._refuse(call, CALLS[call].scopes)
-
-    def _refuse(self, call: str, needed: frozenset[Scope]) -> None:
-        have = " ".join(sorted(self.principal.scopes)) or "none"
-        need = " or ".join(sorted(needed))
-        raise AccessDenied(
-            f"{call} needs the scope {need}, and the {self.principal.by} of "
-            f"{self.principal.subject!r} has {have}"
-        )
+            have = " ".join(sorted(self.principal.scopes)) or "none"
+            raise AccessDenied(
+                f"{call} needs the scope {DOORS[call].said()}, and the {self.principal.by} of "
+                f"{self.principal.subject!r} has {have}"
+            )
 
     def _is_own(self, tenant: str) -> bool:
         return self.principal.tenant is None or tenant == self.principal.tenant

@@ -11,8 +11,6 @@ from jobq.core.records import (
     QueueName,
 )
 from jobq.core.workers import Beat, WorkerRecord, WorkerRequest
-from jobq.server.access import CALLS as CALLS
-from jobq.server.access import CallRule as CallRule
 from jobq.server.guarded.rules import Guard, bounded
 from jobq.server.specs import check_ttl, check_word, check_worker
 

@@ -51,7 +51,7 @@ def claimed_tenant() -> str | None:
     try:
         text = base64.urlsafe_b64decode(parts[1] + "=" * (-len(parts[1]) % 4))
         claims = msgspec.json.decode(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     tenant = claims.get("tenant") if isinstance(claims, dict) else None
     return tenant if isinstance(tenant, str) else None

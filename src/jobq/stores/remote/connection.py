@@ -58,7 +58,7 @@ class Connection:
 
     def __init__(self, address: Address, clock: Clock | None) -> None:
         self.tenant: str | None = None
-        """The tenant of the token, once connected. None: the token is for every tenant."""
+        """The tenant of the token or the certificate, once connected. None: every tenant."""
         self._address = address
         self._clock = clock
         self._time: int | None = None  # the last time that the server was told

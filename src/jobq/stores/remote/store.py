@@ -77,6 +77,11 @@ class RemoteStore:
             if not hasattr(self, name):
                 setattr(self, name, self._caller(method))
 
+    @property
+    def tenant(self) -> str | None:
+        """The only tenant that the server lets this client use, once connected. None: every one."""
+        return self._connection.tenant
+
     def _caller(self, method: contract.Method) -> Callable[..., Awaitable[Any]]:
         positions, check = _POSITIONS.get(method.name, ()), _CHECKS.get(method.name)
 

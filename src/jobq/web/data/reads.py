@@ -8,8 +8,7 @@ from typing import Any
 import msgspec
 from msgspec.structs import asdict
 
-from jobq.server.access import CALLS
-from jobq.server.principal import Scope
+from jobq.server.access import ROUTES, Door
 from jobq.web.data import dead, flows, job, jobs, overview, queues, schedules, tenants, workers
 from jobq.web.data import questions as q
 from jobq.web.data.jobs import JobQuery
@@ -47,17 +46,15 @@ class Read(msgspec.Struct, frozen=True, kw_only=True):
 
     path: str
     """Below /api/v1."""
-    call: str
-    """The call of the Store contract whose scope the read needs."""
     query: type[Shape]
     run: Callable[[View, Any], Awaitable[Shape]]
     """Its docstring is the description of the route."""
     reply: type[Shape]
 
     @property
-    def scopes(self) -> frozenset[Scope]:
-        """One of these scopes is enough. `admin` is always enough."""
-        return CALLS[self.call].scopes
+    def door(self) -> Door:
+        """Who may do it."""
+        return ROUTES[f"GET /api/v1{self.path}"]
 
 
 async def _overview(view: View, query: q.Listing) -> overview.Overview:
@@ -139,25 +136,24 @@ async def _tenants(view: View, query: q.Nothing) -> tenants.TenantList:
 
 
 READS: tuple[Read, ...] = (
-    Read(path="/overview", call="stats", query=q.Listing, run=_overview, reply=overview.Overview),
-    Read(path="/queues", call="stats", query=q.Listing, run=_queues, reply=queues.QueueList),
-    Read(path="/queue", call="stats", query=q.OneQueue, run=_queue, reply=queues.QueueShown),
-    Read(path="/queue/minutes", call="metrics", query=q.OneQueue, run=_minutes, reply=MinuteList),
-    Read(path="/queue/events", call="read_events", query=q.QueueLog, run=_events, reply=EventList),
-    Read(path="/jobs", call="find", query=q.JobListing, run=_jobs, reply=jobs.JobList),
-    Read(path="/jobs/preview", call="find", query=JobQuery, run=_preview, reply=jobs.BulkPreview),
-    Read(path="/job", call="logs", query=q.OneJob, run=_job, reply=job.JobShown),
-    Read(path="/dead", call="find", query=q.DeadListing, run=_dead, reply=dead.DeadLetters),
+    Read(path="/overview", query=q.Listing, run=_overview, reply=overview.Overview),
+    Read(path="/queues", query=q.Listing, run=_queues, reply=queues.QueueList),
+    Read(path="/queue", query=q.OneQueue, run=_queue, reply=queues.QueueShown),
+    Read(path="/queue/minutes", query=q.OneQueue, run=_minutes, reply=MinuteList),
+    Read(path="/queue/events", query=q.QueueLog, run=_events, reply=EventList),
+    Read(path="/jobs", query=q.JobListing, run=_jobs, reply=jobs.JobList),
+    Read(path="/jobs/preview", query=JobQuery, run=_preview, reply=jobs.BulkPreview),
+    Read(path="/job", query=q.OneJob, run=_job, reply=job.JobShown),
+    Read(path="/dead", query=q.DeadListing, run=_dead, reply=dead.DeadLetters),
     Read(
         path="/schedules",
-        call="list_schedules",
         query=q.Scoped,
         run=_schedules,
         reply=schedules.ScheduleList,
     ),
-    Read(path="/flows", call="find", query=q.Scoped, run=_flows, reply=flows.FlowList),
-    Read(path="/flow", call="find", query=q.OneJob, run=_flow, reply=flows.FlowGraph),
-    Read(path="/workers", call="workers", query=q.Scoped, run=_workers, reply=workers.WorkerList),
-    Read(path="/worker", call="workers", query=q.OneWorker, run=_worker, reply=workers.WorkerShown),
-    Read(path="/tenants", call="queues", query=q.Nothing, run=_tenants, reply=tenants.TenantList),
+    Read(path="/flows", query=q.Scoped, run=_flows, reply=flows.FlowList),
+    Read(path="/flow", query=q.OneJob, run=_flow, reply=flows.FlowGraph),
+    Read(path="/workers", query=q.Scoped, run=_workers, reply=workers.WorkerList),
+    Read(path="/worker", query=q.OneWorker, run=_worker, reply=workers.WorkerShown),
+    Read(path="/tenants", query=q.Nothing, run=_tenants, reply=tenants.TenantList),
 )

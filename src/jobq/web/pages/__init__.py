@@ -15,25 +15,24 @@ from typing import NamedTuple
 
 
 class Page(NamedTuple):
-    """A page: its name in `url(…)`, its path below the mount, and the call whose scope it needs."""
+    """A page: its name in `url(…)`, and its path below the mount."""
 
     name: str
     path: str
-    call: str
 
 
 PAGES: tuple[Page, ...] = (
-    Page("overview", "/", "stats"),
-    Page("queue", "/queue", "stats"),  # tenant, queue
-    Page("jobs", "/jobs", "find"),  # tenant, queue, and the fields of data.jobs.JobQuery; cursor
-    Page("job", "/job", "find"),  # tenant, queue, id
-    Page("search", "/search", "find"),  # q: an id of a job, or part of a queue's name; tenant
-    Page("dead", "/dead", "find"),  # tenant, queue, name
-    Page("schedules", "/schedules", "list_schedules"),  # tenant, queue
-    Page("flows", "/flows", "find"),  # tenant, queue
-    Page("flow", "/flow", "find"),  # tenant, queue, id
-    Page("workers", "/workers", "workers"),  # tenant, queue
-    Page("worker", "/worker", "workers"),  # name
-    Page("tenants", "/tenants", "queues"),
+    Page("overview", "/"),
+    Page("queue", "/queue"),  # tenant, queue
+    Page("jobs", "/jobs"),  # tenant, queue, and the fields of data.jobs.JobQuery; cursor
+    Page("job", "/job"),  # tenant, queue, id
+    Page("search", "/search"),  # q: an id of a job, or part of a queue's name; tenant
+    Page("dead", "/dead"),  # tenant, queue, name
+    Page("schedules", "/schedules"),  # tenant, queue
+    Page("flows", "/flows"),  # tenant, queue
+    Page("flow", "/flow"),  # tenant, queue, id
+    Page("workers", "/workers"),  # tenant, queue
+    Page("worker", "/worker"),  # name
+    Page("tenants", "/tenants"),
 )
 """Every page. `jobq.web.pages.NAME` has its handler, `page`."""
