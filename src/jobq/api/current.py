@@ -15,6 +15,7 @@ from jobq.api.steps import Step
 from jobq.api.task import Task
 from jobq.api.task_handler import runs_async
 from jobq.core.checks import Seconds, shown, to_ms
+from jobq.core.defaults import MAX_LINE
 from jobq.core.moments import moment
 from jobq.errors import ConfigError, InvalidJob, JobNotFound
 from jobq.executors.pool.inside.run import RunInChild
@@ -24,10 +25,6 @@ from jobq.stores.base import CallerTransaction, transactional_of
 P = ParamSpec("P")
 R = TypeVar("R")
 T = TypeVar("T")
-
-
-MAX_LINE = 10_000
-"""Characters of a log line. Longer lines are cut: a log is for people to read."""
 
 
 class CurrentJob:

@@ -31,6 +31,8 @@ KEY_LIMIT = 1
 
 LOG_LINES = 1_000
 """Log lines kept per job: the newest ones."""
+MAX_LINE = 10_000
+"""Characters of a log line. Longer lines are cut: a log is for people to read."""
 ERROR_LENGTH = 500
 """Characters of a failure ("type: message") in an event. The job's record has the whole text."""
 

@@ -7,13 +7,11 @@ import fcntl
 import struct
 import termios
 
-from jobq.core.defaults import LOG_LINES
+from jobq.core.defaults import LOG_LINES, MAX_LINE
 from jobq.executors.running import Running
 
 MAX_LINES = LOG_LINES - 1
 """Lines that a run stores of its output. The store keeps one more, which counts the others."""
-MAX_LINE = 10_000
-"""Characters of a line, as for `current_job().log`."""
 
 
 class Output:

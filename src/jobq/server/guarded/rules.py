@@ -48,6 +48,9 @@ class Guard:
             name for name, rule in CALLS.items() if principal.may(rule.scopes)
         )
 
+    def _now_ms(self) -> int:
+        return int(self._clock() * 1000)
+
     def check(self, call: str) -> None:
         """AccessDenied unless the principal's scopes allow the call.
 
@@ -106,7 +109,7 @@ class Guard:
         """Who an event names: the token's subject, and what the caller says about itself."""
         subject = self.principal.subject
         if not subject:
-            return actor
+            return as_actor(actor) if actor else actor
         return as_actor(f"{subject} ({actor})" if actor else subject)
 
 
