@@ -333,7 +333,8 @@ def test_readers_are_listed_and_removed(running_server: RunningServer) -> None:
 
 
 def test_tenants_show_what_they_use_and_may_use() -> None:
-    rules = TenantRules(tenants={"acme": TenantLimits(max_waiting=50, submit_rate=2.5)})
+    limits = TenantLimits(max_waiting=50, max_active=7, max_stored=90, submit_rate=3.5)
+    rules = TenantRules(tenants={"acme": limits})
     settings = ServerSettings(grpc_port=0, tenants=rules)
     with running(settings=settings) as server:
         new = common.NewJob(queue="q", name="n", delay_ms=60_000)
@@ -347,7 +348,9 @@ def test_tenants_show_what_they_use_and_may_use() -> None:
         assert [each.tenant for each in listed] == ["acme", "other"]
         acme = listed[0]
         assert (acme.queues, acme.waiting_jobs, acme.schedules) == (1, 2, 1)
-        assert (acme.max_waiting_jobs, acme.submit_rate) == (50, 2.5)
+        assert (acme.active_jobs, acme.ended_jobs, acme.min_interval_ms) == (0, 0, 1000)
+        assert (acme.max_waiting_jobs, acme.submit_rate) == (50, 3.5)
+        assert (acme.max_active_jobs, acme.max_stored_jobs) == (7, 90)
         assert not acme.HasField("max_queues")
         assert not listed[1].HasField("max_waiting_jobs")
 

@@ -362,9 +362,10 @@ class TenantRules:
         for lease in leases:
             self._usage_of(lease.queue.tenant).renew(lease, lease_ms)
 
-    def forget_leases(self, tenant: str) -> None:
-        """Leases of the tenant may be lost before their time."""
-        self._usage_of(tenant).leases.clear()
+    def forget(self, queue: QueueName) -> None:
+        """The queue is removed, and leases of the tenant may be lost before their time."""
+        if (usage := self._usage.get(queue.tenant)) is not None:
+            usage.forget(queue.queue)
 
     async def wait_for_room(self, queues: Sequence[QueueName], timeout_ms: int) -> bool:
         """Wait until a job of a tenant with `max_active` active jobs ends at this server.
@@ -569,6 +570,11 @@ class _Usage:
                 )
             self._making.update(dict.fromkeys(new, now + _COUNTED_S))
 
+    def forget(self, queue: str) -> None:
+        """The queue is removed."""
+        self._queues.discard(queue)
+        self.leases.clear()
+
     async def check_worker(self, store: Store, name: str) -> None:
         """QuotaExceeded if the worker is new and there are MAX_WORKERS."""
         if name in self._workers and self._clock() < self._workers_at + _WORKERS_S:
@@ -638,14 +644,13 @@ class _Usage:
         """
         room = await self.room(store, limits, jobs, again=again)
         if room < jobs:
-            count = await new(room)
+            count = await new(max(room, 0))
             room, why = self._free(limits, again=again)
+            stored = "max_stored" in why
             if count > max(room, 0):
                 raise QuotaExceeded(
-                    f"tenant {self.tenant!r} has {why}, so {count:,} more do not fit: try again "
-                    "when workers have started some"
-                    if "max_waiting" in why
-                    else f"tenant {self.tenant!r} has {why}, so {count:,} more do not fit"
+                    f"{why}, so {count:,} more do not fit: try again "
+                    f"when {'ended jobs are removed' if stored else 'workers have started some'}"
                 )
         self.take(jobs)
 
@@ -678,20 +683,24 @@ class _Usage:
         waiting, active, most = self._waiting, self._counted[State.ACTIVE], limits.max_waiting
         rooms: list[tuple[int, str]] = [(_NO_BOUND, "")]
         if most is not None:
-            text = f"{waiting:,} waiting jobs and may have {most:,} (max_waiting)"
+            text = (
+                f"tenant {self.tenant!r} has {waiting:,} waiting jobs and may have {most:,} "
+                "(max_waiting)"
+            )
             rooms.append((most - waiting, text))
             if limits.max_active is not None:
                 # Active jobs may come back, and then all of them wait.
                 text = (
-                    f"{waiting + active:,} unfinished jobs and may have "
+                    f"tenant {self.tenant!r} has {waiting + active:,} unfinished jobs and may have "
                     f"{most + limits.max_active:,} (max_waiting and max_active)"
                 )
                 rooms.append((most + limits.max_active - waiting - active, text))
         if limits.max_stored is not None and not again:
             stored = self._counted.total() + self._added + self._all_staged
             text = (
-                f"{stored:,} stored jobs, ended ones included, and may have {limits.max_stored:,} "
-                "(max_stored; retention and purges remove ended ones)"
+                f"tenant {self.tenant!r} has {stored:,} stored jobs, ended ones included, and may "
+                f"have {limits.max_stored:,} "
+                "(max_stored)"
             )
             rooms.append((limits.max_stored - stored, text))
         return min(rooms, key=lambda each: each[0])

@@ -244,8 +244,7 @@ class GuardedOperators(Guard):
         """Remove a queue."""
         self.check("obliterate")
         self._own(queue)
-        if force and self._tenants.bounds_active:
-            self._tenants.forget_leases(queue.tenant)
+        self._tenants.forget(queue)
         return await self._store.obliterate(
             queue, force=force, limit=bounded(limit), actor=self._actor(actor)
         )
