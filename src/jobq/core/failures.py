@@ -28,6 +28,8 @@ _MAX_TYPE = 256
 """Characters of the type of a reported error. Python's own names are shorter."""
 _MAX_FINGERPRINT = 64
 """Characters of a reported fingerprint. Ours has twelve."""
+_MAX_WORKER = 1_024
+"""Characters of the name of the worker that reports a failure."""
 _MAX_PART = 500
 """Characters of one frame or message in a traceback that is too long."""
 _MAX_FRAMES = 30
@@ -80,12 +82,14 @@ def describe(error: BaseException) -> Description:
 def bounded_failure(failure: Failure) -> Failure:
     """The failure that another process has sent, cut to what this module would have made."""
     type, message, text = failure.type, failure.message, failure.traceback
-    short = failure.fingerprint is None or len(failure.fingerprint) <= _MAX_FINGERPRINT
+    short = len(failure.fingerprint or "") <= _MAX_FINGERPRINT
+    worker = failure.worker
     if (
         len(type) <= _MAX_TYPE
         and len(message) <= MAX_MESSAGE
         and (text is None or 4 * len(text) <= MAX_TRACEBACK)
         and short
+        and len(worker or "") <= _MAX_WORKER
     ):
         return failure
     return replace(
@@ -94,6 +98,7 @@ def bounded_failure(failure: Failure) -> Failure:
         message=bounded(message),
         traceback=None if text is None else _cut(text),
         fingerprint=failure.fingerprint if short else None,
+        worker=None if worker is None else bounded(worker, _MAX_WORKER),
     )
 
 

@@ -17,7 +17,15 @@ import asyncio
 import contextlib
 import time
 from collections import Counter, deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from itertools import pairwise
 
 import msgspec
@@ -645,13 +653,9 @@ class _Usage:
         room = await self.room(store, limits, jobs, again=again)
         if room < jobs:
             count = await new(max(room, 0))
-            room, why = self._free(limits, again=again)
-            stored = "max_stored" in why
-            if count > max(room, 0):
-                raise QuotaExceeded(
-                    f"{why}, so {count:,} more do not fit: try again "
-                    f"when {'ended jobs are removed' if stored else 'workers have started some'}"
-                )
+            for used, most, bound in self._bounds(limits, again=again):
+                if count > max(most - used, 0):
+                    raise self._exceeded(bound, used, most, count)
         self.take(jobs)
 
     def take(self, jobs: int) -> None:
@@ -673,37 +677,47 @@ class _Usage:
         async with self._counting:
             self._forget_old_flows()
             age = self._clock() - self._counted_at
-            full = self._free(limits, again=again)[0] < jobs
+            full = self._free(limits, again=again) < jobs
             if age >= _COUNTED_S or (full and age >= _RECOUNT_S):
                 await self._count(store)
-            return self._free(limits, again=again)[0]
+            return self._free(limits, again=again)
 
-    def _free(self, limits: TenantLimits, *, again: bool) -> tuple[int, str]:
-        """How many new jobs fit, and what the tenant has of what there is least room for."""
-        waiting, active, most = self._waiting, self._counted[State.ACTIVE], limits.max_waiting
-        rooms: list[tuple[int, str]] = [(_NO_BOUND, "")]
-        if most is not None:
-            text = (
-                f"tenant {self.tenant!r} has {waiting:,} waiting jobs and may have {most:,} "
-                "(max_waiting)"
-            )
-            rooms.append((most - waiting, text))
+    def _free(self, limits: TenantLimits, *, again: bool) -> int:
+        """How many new jobs fit."""
+        return min(
+            (most - used for used, most, _ in self._bounds(limits, again=again)), default=_NO_BOUND
+        )
+
+    def _bounds(self, limits: TenantLimits, *, again: bool) -> Iterator[tuple[int, int, str]]:
+        """What the tenant has, what it may have, and which limit says so."""
+        if limits.max_waiting is not None:
+            waiting = self._waiting
+            yield waiting, limits.max_waiting, "max_waiting"
             if limits.max_active is not None:
                 # Active jobs may come back, and then all of them wait.
-                text = (
-                    f"tenant {self.tenant!r} has {waiting + active:,} unfinished jobs and may have "
-                    f"{most + limits.max_active:,} (max_waiting and max_active)"
-                )
-                rooms.append((most + limits.max_active - waiting - active, text))
+                used = waiting + self._counted[State.ACTIVE]
+                yield used, limits.max_waiting + limits.max_active, "max_active"
         if limits.max_stored is not None and not again:
-            stored = self._counted.total() + self._added + self._all_staged
-            text = (
-                f"tenant {self.tenant!r} has {stored:,} stored jobs, ended ones included, and may "
-                f"have {limits.max_stored:,} "
-                "(max_stored)"
+            used = self._counted.total() + self._added + self._all_staged
+            yield used, limits.max_stored, "max_stored"
+
+    def _exceeded(self, bound: str, used: int, most: int, jobs: int) -> QuotaExceeded:
+        rest = f"so {jobs:,} more do not fit: try again when workers have started some"
+        if bound == "max_waiting":
+            return QuotaExceeded(
+                f"tenant {self.tenant!r} has {used:,} waiting jobs and may have {most:,} "
+                f"(max_waiting), {rest}"
             )
-            rooms.append((limits.max_stored - stored, text))
-        return min(rooms, key=lambda each: each[0])
+        if bound == "max_active":
+            return QuotaExceeded(
+                f"tenant {self.tenant!r} has {used:,} unfinished jobs and may have {most:,} "
+                f"(max_waiting and max_active), {rest}"
+            )
+        return QuotaExceeded(
+            f"tenant {self.tenant!r} has {used:,} stored jobs, ended ones included, and may have "
+            f"{most:,} (max_stored), so {jobs:,} more do not fit: purge ended jobs, or keep them "
+            "for less time"
+        )
 
     @property
     def _waiting(self) -> int:

@@ -15,6 +15,7 @@ from jobq.core.defaults import LOG_LINES, MAX_LINE
 from jobq.core.failures import bounded_failure
 from jobq.core.new_jobs import MAX_EDGES
 from jobq.core.records import (
+    MAX_ID_LENGTH,
     AnyOutcome,
     Block,
     Claim,
@@ -38,7 +39,7 @@ from jobq.core.records import (
 from jobq.errors import InvalidJob, JobNotFound, JobqError, PayloadTooLarge, StoreUnavailable
 from jobq.server.access import CALLS as CALLS
 from jobq.server.access import CallRule as CallRule
-from jobq.server.guarded.rules import READ, Guard, bounded, in_place
+from jobq.server.guarded.rules import MAX_LIMIT, READ, Guard, bounded, in_place
 from jobq.server.parts import check_parts
 from jobq.server.quotas import ROOM_MS
 from jobq.server.specs import check_outcome, check_span, check_word
@@ -46,6 +47,8 @@ from jobq.stores.base import pipeline_of
 
 _MAX_LINE = MAX_LINE + 100
 """Characters of a log line. A client that cuts a line says how much is missing."""
+_MAX_TOKEN = 4_096
+"""Characters of the token of a lease, which contains the names of the worker and its call."""
 _REFUSED = PutResult(id="", life=0, state=None)
 
 
@@ -144,6 +147,8 @@ class GuardedHot(Guard):
         """Apply outcomes, and claim. Outcomes of another tenant's jobs are stale."""
         self.check("settle")
         check_word(call, "call")
+        if len(outcomes) > MAX_LIMIT:
+            raise InvalidJob(f"{len(outcomes):,} outcomes are more than {MAX_LIMIT:,} in one call")
         for each in outcomes:
             check_outcome(each)
         outcomes = [self._bounded_outcome(each) for each in outcomes]
@@ -173,6 +178,8 @@ class GuardedHot(Guard):
         A result or a saved state that is too large fails its job: a refusal would keep the other
         outcomes of the call from being settled.
         """
+        if len(outcome.id) > MAX_ID_LENGTH or len(outcome.token) > _MAX_TOKEN:
+            raise InvalidJob("an outcome has an id or a token that is longer than any lease has")
         if isinstance(outcome, RetryLater | Fail):
             failure = bounded_failure(outcome.failure)
             return outcome if failure is outcome.failure else replace(outcome, failure=failure)

@@ -56,6 +56,8 @@ from jobq.server.specs import check_queue, check_schedule, check_span
 
 MAX_NAMED = 10_000
 """Keys or tasks that a queue may store settings of."""
+_MAX_NOTE = 4_096
+"""Bytes of a job's note about a child: its label, its queue and its id (core/waits.py)."""
 _AGAIN = (Rerun, Revive)
 """Commands that make an ended job unfinished again."""
 
@@ -112,6 +114,8 @@ class GuardedOperators(Guard):
             # A running job notes its children as signals to itself, always of its own tenant.
             if not command.name.startswith(CHILD):
                 check_signal(command.name)
+            elif len(command.name) + len(command.value) > _MAX_NOTE:
+                raise InvalidJob("the note of a child is longer than a label, a queue and an id")
             self._tenants.check_payload(tenant, len(command.value))
         elif isinstance(command, Reschedule):
             check_span(command.delay_ms, "delay_ms")
