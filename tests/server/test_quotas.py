@@ -676,6 +676,18 @@ async def test_jobs_that_come_back_count_and_are_not_refused(
         await scene.acme.put([spec("5")])
 
 
+async def test_jobs_that_another_server_started_count_as_unfinished(
+    clocked: Callable[..., Clocked],
+) -> None:
+    """Two servers may start more than `max_active` within a second. Those jobs may come back."""
+    scene = clocked(max_waiting=2, max_active=1)
+    await scene.raw.put([spec("1"), spec("2"), spec("3")])
+    claim = Claim(queues=(MAIL,), limit=3, lease_ms=60_000)
+    assert len((await scene.raw.settle([], worker="w", call="1", then=claim)).leases) == 3
+    with pytest.raises(QuotaExceeded, match="3 unfinished jobs and may have 3"):
+        await scene.acme.put([spec("4")])
+
+
 async def test_a_result_above_the_limit_fails_its_job(clocked: Callable[..., Clocked]) -> None:
     scene = clocked(max_payload=10)
     await scene.acme.put([spec("1"), spec("2")])
@@ -697,8 +709,10 @@ async def test_a_result_above_the_limit_fails_its_job(clocked: Callable[..., Clo
 
 
 async def test_the_queue_of_dead_letters_counts_before_it_is_made(store: Store) -> None:
-    acme = limited(store, max_queues=2)
+    now = Now()
+    acme = limited(store, now, max_queues=2)
     await acme.declare(MAIL, QueueConfig(dead_letters="dead"))
+    now.s += 5
     with pytest.raises(QuotaExceeded, match="'third' cannot be made"):
         await acme.put([spec("1", QueueName("acme", "third"))])
     with pytest.raises(QuotaExceeded, match="'dead2' cannot be made"):
