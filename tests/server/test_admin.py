@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import pytest
 from grpc import StatusCode
+from msgspec.structs import replace
 
 from jobq.core.queues import Limits
 from jobq.core.records import QueueName
+from jobq.core.states import State
 from jobq.core.version import __version__
 from jobq.core.workers import WorkerRecord
 from jobq.rpc.v1 import admin_pb2 as pb
 from jobq.rpc.v1 import common_pb2 as common
 from jobq.rpc.v1 import jobs_pb2 as jobs_pb
 from jobq.server.quotas import TenantLimits, TenantRules
+from jobq.server.schedules import TenantSchedules
 from jobq.server.settings import ServerSettings
 from tests.server.serving import PATIENCE_S, RunningServer, claim, complete, fail, refused, running
+from tests.waiting import wait_until
 
 WITHIN = PATIENCE_S
 QUEUE = QueueName("default", "q")
@@ -261,6 +266,30 @@ def test_wrong_schedules_are_invalid(
 ) -> None:
     with refused(StatusCode.INVALID_ARGUMENT, words):
         running_server.admin.PutSchedule(pb.PutScheduleRequest(schedule=wrong), timeout=WITHIN)
+
+
+def test_a_flood_of_a_schedule_stays_within_the_quota() -> None:
+    """It stored 87,189 jobs in 30 s."""
+    settings = ServerSettings(
+        grpc_port=0, tenants=TenantRules(TenantLimits(max_waiting=10, submit_rate=5))
+    )
+    job = common.NewJob(name="n", payload=b"x" * 20_000)
+    flood = pb.Schedule(queue="q", id="s", job=job, every_ms=1, catch_up="all")
+    with running(settings=settings) as server:
+        with refused(StatusCode.INVALID_ARGUMENT, "less than 1 s apart"):
+            server.admin.PutSchedule(pb.PutScheduleRequest(schedule=flood), timeout=WITHIN)
+        flood.every_ms, flood.start_ms = 1_000, 1
+        server.admin.PutSchedule(pb.PutScheduleRequest(schedule=flood), timeout=WITHIN)
+        store = server.context.store
+        (record,) = server.do(store.list_schedules(QUEUE))
+        # As a schedule that was stored before there was a limit, or that was paused for an hour.
+        spec = replace(record.spec, every_ms=1, start_ms=None)
+        past = int(time.time() * 1000) - 3_600_000
+        server.do(store.put_schedule(spec, next_ms=past))
+        wait_until(lambda: server.do(store.count(QUEUE)).get(State.WAITING) == 10, "a full quota")
+        schedules = TenantSchedules(store, settings.tenants, server.context.clock)
+        assert server.do(schedules.list_schedules(due=True)) == []
+        assert server.do(store.count(QUEUE))[State.WAITING] == 10
 
 
 # ── workers, dead letters, readers ────────────────────────────────────────────────────────────────
