@@ -659,6 +659,24 @@ async def test_a_lost_reply_is_repeated_whatever_the_room_is(
     assert len(again.leases) == 2
 
 
+async def test_a_worker_of_several_tenants_claims_from_those_that_have_room(
+    clocked: Callable[..., Clocked],
+) -> None:
+    scene, other = clocked(max_active=1), QueueName("other", "mail")
+    await scene.raw.put([spec("1"), spec("2"), spec("3", other), spec("4", other)])
+    claim = Claim(queues=(MAIL, other), limit=1, lease_ms=60_000)
+
+    async def claimed(call: str) -> list[str]:
+        settled = await scene.operator.settle([], worker="w", call=call, then=claim)
+        return [lease.id for lease in settled.leases]
+
+    assert await claimed("1") == ["1"]
+    assert await claimed("1") == ["1"], "a repeated call finds its leases, although acme is full"
+    assert await claimed("2") == ["3"]
+    assert await claimed("3") == ["4"]
+    assert await claimed("4") == []
+
+
 async def test_jobs_that_come_back_count_and_are_not_refused(
     clocked: Callable[..., Clocked],
 ) -> None:

@@ -35,6 +35,7 @@ from jobq.core.records import (
     Signal,
     SnoozeFor,
     Topic,
+    lane_of,
 )
 from jobq.errors import InvalidJob, JobNotFound, JobqError, PayloadTooLarge, StoreUnavailable
 from jobq.server.access import CALLS as CALLS
@@ -210,6 +211,8 @@ class GuardedHot(Guard):
             return await self._store.settle(outcomes, worker=worker, call=call, then=then)
         ending = [LeaseRef(each.queue, each.id, each.token) for each in outcomes]
         allowed, starts = await self._tenants.admit_claim(self._store, then, ending)
+        if allowed is not None:
+            allowed = self._as_before(allowed, worker, call)
         settled: Settled | None = None
         try:
             settled = await self._store.settle(outcomes, worker=worker, call=call, then=allowed)
@@ -220,6 +223,21 @@ class GuardedHot(Guard):
         # `sleep` waits until the tenant may start a job again, or for this long.
         due_ms = min(ROOM_MS, ROOM_MS if settled.next_due_ms is None else settled.next_due_ms)
         return replace(settled, asleep=True, next_due_ms=max(due_ms, 1))
+
+    def _as_before(self, claim: Claim, worker: str, call: str) -> Claim:
+        """The claim. A repeated call names the same queues, or the store would not find its leases.
+
+        Only a claim for several tenants may name fewer queues than its worker asked for.
+        """
+        if self.principal.tenant is not None:
+            return claim
+        last = self._claims.get(lane := (worker, lane_of(call)))
+        if last is not None and last[0] == call:
+            return replace(claim, queues=last[1])
+        if len(self._claims) >= MAX_LIMIT:
+            self._claims.clear()
+        self._claims[lane] = call, claim.queues
+        return claim
 
     async def extend(self, leases: Sequence[LeaseRef], *, lease_ms: int) -> list[LeaseState]:
         """Renew leases. Those of other tenants are lost."""

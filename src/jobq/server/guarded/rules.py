@@ -44,6 +44,8 @@ class Guard:
         self.principal = principal
         self.url = store.url
         self._clock = clock
+        self._claims: dict[tuple[str, int], tuple[str, tuple[QueueName, ...]]] = {}
+        """By worker and lane: its last call, and the queues that it claimed from."""
         self._allowed = frozenset(
             name for name, rule in CALLS.items() if principal.may(rule.scopes)
         )
