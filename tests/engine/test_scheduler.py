@@ -126,9 +126,9 @@ async def test_a_store_that_is_away_is_tried_again_and_each_time_still_fires_onc
     time.now_ms += SECOND
     line.lose = lambda method: method == "fire"
     with pytest.raises(StoreUnavailable):
-        await fire_due(line, time())  # type: ignore[arg-type]
+        await fire_due(line, time())
     line.lose = lambda method: False
-    await fire_due(line, time())  # type: ignore[arg-type]
+    await fire_due(line, time())
     assert await bench.count(State.WAITING) == 1
 
 
@@ -155,7 +155,7 @@ async def test_long_catching_up_goes_in_bounded_calls(
 ) -> None:
     await put_planned(store, [every(bench, f"s{n}", catch_up="all") for n in range(12)], time())
     time.now_ms += 250 * SECOND
-    while await fire_due(line, time()):  # type: ignore[arg-type]
+    while await fire_due(line, time()):
         pass
     assert max(len(args[0]) for args, _ in line.of("fire")) <= 500
     assert await bench.count(State.WAITING) == 12 * 250

@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import pytest
 from grpc import StatusCode
+from msgspec.structs import replace
 
 from jobq.core.queues import Limits
 from jobq.core.records import QueueName
+from jobq.core.states import State
 from jobq.core.version import __version__
 from jobq.core.workers import WorkerRecord
 from jobq.rpc.v1 import admin_pb2 as pb
 from jobq.rpc.v1 import common_pb2 as common
 from jobq.rpc.v1 import jobs_pb2 as jobs_pb
 from jobq.server.quotas import TenantLimits, TenantRules
+from jobq.server.schedules import TenantSchedules
 from jobq.server.settings import ServerSettings
 from tests.server.serving import PATIENCE_S, RunningServer, claim, complete, fail, refused, running
+from tests.waiting import wait_until
 
 WITHIN = PATIENCE_S
 QUEUE = QueueName("default", "q")
@@ -263,6 +268,30 @@ def test_wrong_schedules_are_invalid(
         running_server.admin.PutSchedule(pb.PutScheduleRequest(schedule=wrong), timeout=WITHIN)
 
 
+def test_a_flood_of_a_schedule_stays_within_the_quota() -> None:
+    """It stored 87,189 jobs in 30 s."""
+    settings = ServerSettings(
+        grpc_port=0, tenants=TenantRules(TenantLimits(max_waiting=10, submit_rate=5))
+    )
+    job = common.NewJob(name="n", payload=b"x" * 20_000)
+    flood = pb.Schedule(queue="q", id="s", job=job, every_ms=1, catch_up="all")
+    with running(settings=settings) as server:
+        with refused(StatusCode.INVALID_ARGUMENT, "less than 1 s apart"):
+            server.admin.PutSchedule(pb.PutScheduleRequest(schedule=flood), timeout=WITHIN)
+        flood.every_ms, flood.start_ms = 1_000, 1
+        server.admin.PutSchedule(pb.PutScheduleRequest(schedule=flood), timeout=WITHIN)
+        store = server.context.store
+        (record,) = server.do(store.list_schedules(QUEUE))
+        # As a schedule that was stored before there was a limit, or that was paused for an hour.
+        spec = replace(record.spec, every_ms=1, start_ms=None)
+        past = int(time.time() * 1000) - 3_600_000
+        server.do(store.put_schedule(spec, next_ms=past))
+        wait_until(lambda: server.do(store.count(QUEUE)).get(State.WAITING) == 10, "a full quota")
+        schedules = TenantSchedules(store, settings.tenants, server.context.clock)
+        assert server.do(schedules.list_schedules(due=True)) == []
+        assert server.do(store.count(QUEUE))[State.WAITING] == 10
+
+
 # ── workers, dead letters, readers ────────────────────────────────────────────────────────────────
 
 
@@ -333,7 +362,8 @@ def test_readers_are_listed_and_removed(running_server: RunningServer) -> None:
 
 
 def test_tenants_show_what_they_use_and_may_use() -> None:
-    rules = TenantRules(tenants={"acme": TenantLimits(max_waiting=50, submit_rate=2.5)})
+    limits = TenantLimits(max_waiting=50, max_active=7, max_stored=90, submit_rate=3.5)
+    rules = TenantRules(tenants={"acme": limits})
     settings = ServerSettings(grpc_port=0, tenants=rules)
     with running(settings=settings) as server:
         new = common.NewJob(queue="q", name="n", delay_ms=60_000)
@@ -347,7 +377,9 @@ def test_tenants_show_what_they_use_and_may_use() -> None:
         assert [each.tenant for each in listed] == ["acme", "other"]
         acme = listed[0]
         assert (acme.queues, acme.waiting_jobs, acme.schedules) == (1, 2, 1)
-        assert (acme.max_waiting_jobs, acme.submit_rate) == (50, 2.5)
+        assert (acme.active_jobs, acme.ended_jobs, acme.min_interval_ms) == (0, 0, 1000)
+        assert (acme.max_waiting_jobs, acme.submit_rate) == (50, 3.5)
+        assert (acme.max_active_jobs, acme.max_stored_jobs) == (7, 90)
         assert not acme.HasField("max_queues")
         assert not listed[1].HasField("max_waiting_jobs")
 

@@ -33,6 +33,9 @@ LOG_LINES = 1_000
 """Log lines kept per job: the newest ones."""
 LOG_LINE = 10_000
 """Characters of a log line. A longer one is cut: a log is for people to read."""
+MAX_SIGNALS = 10_000
+"""Signals that a job accepts in one life, with those that note its children. Every claim of the job
+reads all of them."""
 ERROR_LENGTH = 500
 """Characters of a failure ("type: message") in an event. The job's record has the whole text."""
 

@@ -11,7 +11,9 @@ import traceback
 from types import TracebackType
 from typing import NamedTuple
 
-from jobq.core.records import Reason
+from msgspec.structs import replace
+
+from jobq.core.records import Failure, Reason
 
 MAX_MESSAGE = 2_000
 """Characters."""
@@ -23,7 +25,11 @@ MAX_ERRORS = 10
 Ten are enough to see whether they have one cause.
 """
 MAX_TYPE = 256
-"""Characters of the type of an error."""
+"""Characters of the type of an error. Python's own names are shorter."""
+MAX_FINGERPRINT = 64
+"""Characters of a reported fingerprint. Ours has twelve."""
+MAX_WORKER = 1_024
+"""Characters of the name of the worker that reports a failure."""
 _MAX_PART = 500
 """Characters of one frame or message in a traceback that is too long."""
 _MAX_FRAMES = 30
@@ -71,6 +77,29 @@ def describe(error: BaseException) -> Description:
     if isinstance(error, ReportedError):
         return error.description
     return Description(_type(error), bounded(_message(error)), _traceback(error))
+
+
+def bounded_failure(failure: Failure) -> Failure:
+    """The failure that another process has sent, cut to what this module would have made."""
+    type, message, text = failure.type, failure.message, failure.traceback
+    short = len(failure.fingerprint or "") <= MAX_FINGERPRINT
+    worker = failure.worker
+    if (
+        len(type) <= MAX_TYPE
+        and len(message) <= MAX_MESSAGE
+        and (text is None or 4 * len(text) <= MAX_TRACEBACK)
+        and short
+        and len(worker or "") <= MAX_WORKER
+    ):
+        return failure
+    return replace(
+        failure,
+        type=bounded(type, MAX_TYPE),
+        message=bounded(message),
+        traceback=None if text is None else _cut(text),
+        fingerprint=failure.fingerprint if short else None,
+        worker=None if worker is None else bounded(worker, MAX_WORKER),
+    )
 
 
 def fingerprint(error: BaseException) -> str:

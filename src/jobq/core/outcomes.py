@@ -13,10 +13,15 @@ from jobq.core.checks import (
     MAX_MS,
     check_int,
     check_payload,
-    check_short_name,
     check_signal,
 )
-from jobq.core.failures import MAX_MESSAGE, MAX_TRACEBACK, MAX_TYPE
+from jobq.core.failures import (
+    MAX_FINGERPRINT,
+    MAX_MESSAGE,
+    MAX_TRACEBACK,
+    MAX_TYPE,
+    MAX_WORKER,
+)
 from jobq.core.new_jobs import check_edges
 from jobq.core.records import AnyOutcome, Block, Failure, Mode
 from jobq.core.states import Kind, State
@@ -170,10 +175,8 @@ def _check_failure(failure: Failure) -> None:
     check_int(len(failure.message), "the length of failure.message", high=MAX_MESSAGE)
     if failure.traceback is not None:
         check_int(len(failure.traceback), "the length of failure.traceback", high=MAX_TRACEBACK)
-    if failure.fingerprint is not None:
-        check_short_name(failure.fingerprint, "failure.fingerprint", MAX_TYPE)
-    if failure.worker is not None:
-        check_short_name(failure.worker, "failure.worker", MAX_TYPE)
+    check_int(len(failure.fingerprint or ""), "the length of its fingerprint", high=MAX_FINGERPRINT)
+    check_int(len(failure.worker or ""), "the length of failure.worker", high=MAX_WORKER)
 
 
 def _check_block(outcome: Block) -> None:

@@ -25,6 +25,7 @@ from jobq.errors import ConfigError
 from jobq.relay.relay import Relay
 from jobq.server.context import ServerContext
 from jobq.server.readiness import Readiness
+from jobq.server.schedules import TenantSchedules
 
 log = logging.getLogger("jobq.server")
 
@@ -147,11 +148,12 @@ class Host:
         who = f"{socket.gethostname()}-{os.getpid()}-{os.urandom(3).hex()}"
         worker = WorkerSettings()
         store = self.context.store
+        schedules = TenantSchedules(store, self.context.settings.tenants, self.context.clock)
         leader = Leader(store, UPKEEP, who=who, ttl_ms=worker.leadership_ms)
         self._leader = leader
         self._loops = [
             Ticker(store, leader, worker),
-            Scheduler(store, leader, worker, clock=self.context.clock),
+            Scheduler(schedules, leader, worker, clock=self.context.clock, planner=schedules.plan),
         ]
         self._tasks = [asyncio.create_task(loop.run()) for loop in self._loops]
 

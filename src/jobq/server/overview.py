@@ -7,6 +7,7 @@ from collections import Counter
 from jobq.core.bounds import COUNTED
 from jobq.core.queues import QueueRecord, ScheduleRecord
 from jobq.core.records import QueueName
+from jobq.core.states import ENDED, State
 from jobq.rpc.v1 import admin_pb2 as pb
 from jobq.server.guard import GuardedStore
 from jobq.server.quotas import TenantRules
@@ -40,22 +41,26 @@ class Overview:
     async def tenant(self, store: GuardedStore, tenant: str) -> pb.Tenant:
         """What a tenant uses, and what it may use."""
         records = await store.queues(tenant)
-        waiting = 0
+        counts: Counter[State] = Counter()
         for record in records:
-            counts = await store.count(record.queue)
-            waiting += sum(counts.get(state, 0) for state in COUNTED)
+            counts.update(await store.count(record.queue))
         limits = self._rules.limits(tenant)
         return pb.Tenant(
             tenant=tenant,
             queues=len(records),
             schedules=len(await self.schedules(store, tenant, _SCHEDULES)),
-            waiting_jobs=waiting,
+            waiting_jobs=sum(counts[state] for state in COUNTED),
+            active_jobs=counts[State.ACTIVE],
+            ended_jobs=sum(counts[state] for state in ENDED),
             max_queues=limits.max_queues,
             max_schedules=limits.max_schedules,
             max_waiting_jobs=limits.max_waiting,
+            max_active_jobs=limits.max_active,
+            max_stored_jobs=limits.max_stored,
             max_payload_bytes=limits.max_payload,
             submit_rate=limits.submit_rate,
             max_priority=limits.max_priority,
+            min_interval_ms=round(limits.min_interval * 1000),
         )
 
     async def status(self, store: GuardedStore, tenant: str | None) -> pb.GetStatusResponse:

@@ -1773,6 +1773,11 @@ class Tenant(_message.Message):
     MAX_PAYLOAD_BYTES_FIELD_NUMBER: _builtins.int
     SUBMIT_RATE_FIELD_NUMBER: _builtins.int
     MAX_PRIORITY_FIELD_NUMBER: _builtins.int
+    ACTIVE_JOBS_FIELD_NUMBER: _builtins.int
+    ENDED_JOBS_FIELD_NUMBER: _builtins.int
+    MAX_ACTIVE_JOBS_FIELD_NUMBER: _builtins.int
+    MAX_STORED_JOBS_FIELD_NUMBER: _builtins.int
+    MIN_INTERVAL_MS_FIELD_NUMBER: _builtins.int
     tenant: _builtins.str
     queues: _builtins.int
     schedules: _builtins.int
@@ -1787,6 +1792,14 @@ class Tenant(_message.Message):
     """Submitted jobs per second."""
     max_priority: _builtins.int
     """A submit with a higher priority is refused."""
+    active_jobs: _builtins.int
+    ended_jobs: _builtins.int
+    """Jobs that have ended, until retention removes them."""
+    max_active_jobs: _builtins.int
+    max_stored_jobs: _builtins.int
+    """Jobs in all states, ended ones included."""
+    min_interval_ms: _builtins.int
+    """Milliseconds between two times of a schedule. Schedules with `after_complete` are exempt."""
     def __init__(
         self,
         *,
@@ -1800,11 +1813,18 @@ class Tenant(_message.Message):
         max_payload_bytes: _builtins.int | None = ...,
         submit_rate: _builtins.float | None = ...,
         max_priority: _builtins.int | None = ...,
+        active_jobs: _builtins.int = ...,
+        ended_jobs: _builtins.int = ...,
+        max_active_jobs: _builtins.int | None = ...,
+        max_stored_jobs: _builtins.int | None = ...,
+        min_interval_ms: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_max_payload_bytes", b"_max_payload_bytes", "_max_priority", b"_max_priority", "_max_queues", b"_max_queues", "_max_schedules", b"_max_schedules", "_max_waiting_jobs", b"_max_waiting_jobs", "_submit_rate", b"_submit_rate", "max_payload_bytes", b"max_payload_bytes", "max_priority", b"max_priority", "max_queues", b"max_queues", "max_schedules", b"max_schedules", "max_waiting_jobs", b"max_waiting_jobs", "submit_rate", b"submit_rate"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_max_active_jobs", b"_max_active_jobs", "_max_payload_bytes", b"_max_payload_bytes", "_max_priority", b"_max_priority", "_max_queues", b"_max_queues", "_max_schedules", b"_max_schedules", "_max_stored_jobs", b"_max_stored_jobs", "_max_waiting_jobs", b"_max_waiting_jobs", "_min_interval_ms", b"_min_interval_ms", "_submit_rate", b"_submit_rate", "max_active_jobs", b"max_active_jobs", "max_payload_bytes", b"max_payload_bytes", "max_priority", b"max_priority", "max_queues", b"max_queues", "max_schedules", b"max_schedules", "max_stored_jobs", b"max_stored_jobs", "max_waiting_jobs", b"max_waiting_jobs", "min_interval_ms", b"min_interval_ms", "submit_rate", b"submit_rate"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_max_payload_bytes", b"_max_payload_bytes", "_max_priority", b"_max_priority", "_max_queues", b"_max_queues", "_max_schedules", b"_max_schedules", "_max_waiting_jobs", b"_max_waiting_jobs", "_submit_rate", b"_submit_rate", "max_payload_bytes", b"max_payload_bytes", "max_priority", b"max_priority", "max_queues", b"max_queues", "max_schedules", b"max_schedules", "max_waiting_jobs", b"max_waiting_jobs", "queues", b"queues", "schedules", b"schedules", "submit_rate", b"submit_rate", "tenant", b"tenant", "waiting_jobs", b"waiting_jobs"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_max_active_jobs", b"_max_active_jobs", "_max_payload_bytes", b"_max_payload_bytes", "_max_priority", b"_max_priority", "_max_queues", b"_max_queues", "_max_schedules", b"_max_schedules", "_max_stored_jobs", b"_max_stored_jobs", "_max_waiting_jobs", b"_max_waiting_jobs", "_min_interval_ms", b"_min_interval_ms", "_submit_rate", b"_submit_rate", "active_jobs", b"active_jobs", "ended_jobs", b"ended_jobs", "max_active_jobs", b"max_active_jobs", "max_payload_bytes", b"max_payload_bytes", "max_priority", b"max_priority", "max_queues", b"max_queues", "max_schedules", b"max_schedules", "max_stored_jobs", b"max_stored_jobs", "max_waiting_jobs", b"max_waiting_jobs", "min_interval_ms", b"min_interval_ms", "queues", b"queues", "schedules", b"schedules", "submit_rate", b"submit_rate", "tenant", b"tenant", "waiting_jobs", b"waiting_jobs"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__max_active_jobs: _TypeAlias = _typing.Literal["max_active_jobs"]  # noqa: Y015
+    _WhichOneofArgType__max_active_jobs: _TypeAlias = _typing.Literal["_max_active_jobs", b"_max_active_jobs"]  # noqa: Y015
     _WhichOneofReturnType__max_payload_bytes: _TypeAlias = _typing.Literal["max_payload_bytes"]  # noqa: Y015
     _WhichOneofArgType__max_payload_bytes: _TypeAlias = _typing.Literal["_max_payload_bytes", b"_max_payload_bytes"]  # noqa: Y015
     _WhichOneofReturnType__max_priority: _TypeAlias = _typing.Literal["max_priority"]  # noqa: Y015
@@ -1813,10 +1833,16 @@ class Tenant(_message.Message):
     _WhichOneofArgType__max_queues: _TypeAlias = _typing.Literal["_max_queues", b"_max_queues"]  # noqa: Y015
     _WhichOneofReturnType__max_schedules: _TypeAlias = _typing.Literal["max_schedules"]  # noqa: Y015
     _WhichOneofArgType__max_schedules: _TypeAlias = _typing.Literal["_max_schedules", b"_max_schedules"]  # noqa: Y015
+    _WhichOneofReturnType__max_stored_jobs: _TypeAlias = _typing.Literal["max_stored_jobs"]  # noqa: Y015
+    _WhichOneofArgType__max_stored_jobs: _TypeAlias = _typing.Literal["_max_stored_jobs", b"_max_stored_jobs"]  # noqa: Y015
     _WhichOneofReturnType__max_waiting_jobs: _TypeAlias = _typing.Literal["max_waiting_jobs"]  # noqa: Y015
     _WhichOneofArgType__max_waiting_jobs: _TypeAlias = _typing.Literal["_max_waiting_jobs", b"_max_waiting_jobs"]  # noqa: Y015
+    _WhichOneofReturnType__min_interval_ms: _TypeAlias = _typing.Literal["min_interval_ms"]  # noqa: Y015
+    _WhichOneofArgType__min_interval_ms: _TypeAlias = _typing.Literal["_min_interval_ms", b"_min_interval_ms"]  # noqa: Y015
     _WhichOneofReturnType__submit_rate: _TypeAlias = _typing.Literal["submit_rate"]  # noqa: Y015
     _WhichOneofArgType__submit_rate: _TypeAlias = _typing.Literal["_submit_rate", b"_submit_rate"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__max_active_jobs) -> _WhichOneofReturnType__max_active_jobs | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__max_payload_bytes) -> _WhichOneofReturnType__max_payload_bytes | None: ...
     @_typing.overload
@@ -1826,7 +1852,11 @@ class Tenant(_message.Message):
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__max_schedules) -> _WhichOneofReturnType__max_schedules | None: ...
     @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__max_stored_jobs) -> _WhichOneofReturnType__max_stored_jobs | None: ...
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__max_waiting_jobs) -> _WhichOneofReturnType__max_waiting_jobs | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__min_interval_ms) -> _WhichOneofReturnType__min_interval_ms | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__submit_rate) -> _WhichOneofReturnType__submit_rate | None: ...
 

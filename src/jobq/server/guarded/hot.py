@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from itertools import compress
@@ -9,12 +10,18 @@ from itertools import compress
 from msgspec.structs import replace
 
 from jobq.client.session import batches
-from jobq.core.checks import check_id
+from jobq.core.checks import MAX_STEPS, check_id, check_step_size
+from jobq.core.defaults import LOG_LINE, LOG_LINES
+from jobq.core.failures import bounded_failure
 from jobq.core.new_jobs import Checked, check_specs
 from jobq.core.records import (
+    MAX_ID_LENGTH,
     AnyOutcome,
     Block,
     Claim,
+    Complete,
+    Fail,
+    Failure,
     JobKey,
     JobRecord,
     JobSpec,
@@ -23,15 +30,25 @@ from jobq.core.records import (
     Note,
     PutResult,
     QueueName,
+    RetryLater,
     Settled,
     Signal,
+    SnoozeFor,
     Topic,
+    lane_of,
 )
-from jobq.errors import JobNotFound, JobqError, StoreUnavailable
-from jobq.server.guarded.rules import READ, Guard, bounded, in_place
+from jobq.errors import InvalidJob, JobNotFound, JobqError, PayloadTooLarge, StoreUnavailable
+from jobq.server.guarded.rules import MAX_LIMIT, READ, Guard, bounded, in_place
 from jobq.server.parts import check_parts
+from jobq.server.quotas import ROOM_MS
 from jobq.server.specs import check_outcome, check_span, check_word
 from jobq.stores.base import pipeline_of
+
+_LONGEST_LINE = LOG_LINE + 100
+"""Characters of a log line. A client that cuts a line says how much is missing."""
+_MAX_TOKEN = 4_096
+"""Characters of the token of a lease, which contains the names of the worker and its call."""
+_REFUSED = PutResult(id="", life=0, state=None)
 
 
 class GuardedHot(Guard):
@@ -45,8 +62,9 @@ class GuardedHot(Guard):
         if self._tenants.unlimited:
             results = await self._store.put(specs, flow=flow, last=last)
         else:
-            async with self._admitted(specs, flow):
+            async with self._admitted(specs, flow) as stored:
                 results = await self._put(specs, flow, last)
+                stored += results
         return self._shown(results)
 
     async def put_all(
@@ -63,16 +81,19 @@ class GuardedHot(Guard):
         if flow is None:
             await check_parts(self._store, specs, steps=len(parts))
         results: list[PutResult | JobqError] = []
-        async with self._admitted(specs, flow):
+        async with self._admitted(specs, flow) as stored:
             for n, part in enumerate(parts, 1):
                 try:
-                    results += self._shown(await self._put(Checked(part), flow, n == len(parts)))
+                    found = await self._put(Checked(part), flow, n == len(parts))
+                    stored += found
+                    results += self._shown(found)
                 except StoreUnavailable:
                     raise
                 except JobqError as error:
                     if flow is not None or n == 1:
                         raise
                     results += [error] * len(part)
+                    stored += [_REFUSED] * len(part)
         return results
 
     def _checked(
@@ -93,16 +114,22 @@ class GuardedHot(Guard):
         return specs
 
     @asynccontextmanager
-    async def _admitted(self, specs: Sequence[JobSpec], flow: str | None) -> AsyncIterator[None]:
-        """Inside the context, quotas count the jobs as being stored."""
+    async def _admitted(
+        self, specs: Sequence[JobSpec], flow: str | None
+    ) -> AsyncIterator[list[PutResult]]:
+        """Inside the context, quotas count the jobs as being stored. It fills in the results."""
+        results: list[PutResult] = []
         if self._tenants.unlimited:
-            yield
+            yield results
             return
-        await self._tenants.admit(self._store, specs, flow=flow)
+        places = await self._tenants.admit(self._store, specs, flow=flow)
         try:
-            yield
-        finally:
-            self._tenants.done(specs)
+            yield results
+        except BaseException as error:
+            refused = isinstance(error, JobqError) and not isinstance(error, StoreUnavailable)
+            places.end(_stored(specs, results) if refused else None)
+            raise
+        places.end(_stored(specs, results) if flow is None else None)
 
     async def _put(self, specs: Sequence[JobSpec], flow: str | None, last: bool) -> list[PutResult]:
         """Put jobs that quotas admitted."""
@@ -129,6 +156,9 @@ class GuardedHot(Guard):
         """Apply outcomes, and claim. Outcomes of another tenant's jobs are stale."""
         self.check("settle")
         check_word(call, "call")
+        if len(outcomes) > MAX_LIMIT:
+            raise InvalidJob(f"{len(outcomes):,} outcomes are more than {MAX_LIMIT:,} in one call")
+        outcomes = [self._bounded_outcome(each) for each in outcomes]
         for each in outcomes:
             if isinstance(each, Block):
                 self._own_edges(each.after)
@@ -140,7 +170,7 @@ class GuardedHot(Guard):
             if then.limit != (limit := bounded(then.limit)):
                 then = replace(then, limit=limit)
         if self.principal.tenant is None:
-            return await self._store.settle(outcomes, worker=worker, call=call, then=then)
+            return await self._settle(outcomes, worker=worker, call=call, then=then)
         mine: list[AnyOutcome] = []
         others: list[LeaseRef] = []
         for each in outcomes:
@@ -148,8 +178,70 @@ class GuardedHot(Guard):
                 mine.append(each)
             else:
                 others.append(LeaseRef(each.queue, each.id, each.token))
-        settled = await self._store.settle(mine, worker=self._named(worker), call=call, then=then)
+        settled = await self._settle(mine, worker=self._named(worker), call=call, then=then)
         return replace(settled, stale=(*settled.stale, *others)) if others else settled
+
+    def _bounded_outcome(self, outcome: AnyOutcome) -> AnyOutcome:
+        """The outcome, with no more bytes than the job may store.
+
+        A result or a saved state that is too large fails its job: a refusal would keep the other
+        outcomes of the call from being settled.
+        """
+        if len(outcome.id) > MAX_ID_LENGTH or len(outcome.token) > _MAX_TOKEN:
+            raise InvalidJob("an outcome has an id or a token that is longer than any lease has")
+        if isinstance(outcome, RetryLater | Fail):
+            failure = bounded_failure(outcome.failure)
+            return outcome if failure is outcome.failure else replace(outcome, failure=failure)
+        what, data = ("result", outcome.result) if isinstance(outcome, Complete) else ("", None)
+        if isinstance(outcome, Block | SnoozeFor):
+            what, data = "saved state", outcome.saved
+        most = self._tenants.limits(outcome.queue.tenant).max_payload
+        if data is None or most is None or len(data) <= most:
+            return outcome
+        failure = Failure(
+            reason="error",
+            type=PayloadTooLarge.__name__,
+            message=f"the {what} has {len(data):,} bytes, and tenant {outcome.queue.tenant!r} may "
+            f"store {most:,} per job: store the data elsewhere and return a reference",
+            at_ms=self._now_ms(),
+        )
+        return Fail(queue=outcome.queue, id=outcome.id, token=outcome.token, failure=failure)
+
+    async def _settle(
+        self, outcomes: Sequence[AnyOutcome], *, worker: str, call: str, then: Claim | None
+    ) -> Settled:
+        """Settle, and claim no more than `max_active` of the tenants allows."""
+        if not self._tenants.bounds_active:
+            return await self._store.settle(outcomes, worker=worker, call=call, then=then)
+        ending = [LeaseRef(each.queue, each.id, each.token) for each in outcomes]
+        allowed, starts = await self._tenants.admit_claim(self._store, then, ending)
+        if allowed is not None:
+            allowed = self._as_before(allowed, worker, call)
+        settled: Settled | None = None
+        try:
+            settled = await self._store.settle(outcomes, worker=worker, call=call, then=allowed)
+        finally:
+            starts.end(settled)
+        if then is None or allowed is None or allowed.limit or not then.limit or settled.leases:
+            return settled
+        # `sleep` waits until the tenant may start a job again, or for this long.
+        due_ms = min(ROOM_MS, ROOM_MS if settled.next_due_ms is None else settled.next_due_ms)
+        return replace(settled, asleep=True, next_due_ms=max(due_ms, 1))
+
+    def _as_before(self, claim: Claim, worker: str, call: str) -> Claim:
+        """The claim. A repeated call names the same queues, or the store would not find its leases.
+
+        Only a claim for several tenants may name fewer queues than its worker asked for.
+        """
+        if self.principal.tenant is not None:
+            return claim
+        last = self._claims.get(lane := (worker, lane_of(call)))
+        if last is not None and last[0] == call:
+            return replace(claim, queues=last[1])
+        if len(self._claims) >= MAX_LIMIT:
+            self._claims.clear()
+        self._claims[lane] = call, claim.queues
+        return claim
 
     async def extend(self, leases: Sequence[LeaseRef], *, lease_ms: int) -> list[LeaseState]:
         """Renew leases. Those of other tenants are lost."""
@@ -158,15 +250,49 @@ class GuardedHot(Guard):
         own = [self._is_own(lease.queue.tenant) for lease in leases]
         mine = list(compress(leases, own))
         states = await self._store.extend(mine, lease_ms=lease_ms) if mine else []
+        if self._tenants.bounds_active:
+            self._tenants.extended(compress(mine, (state != "lost" for state in states)), lease_ms)
         return in_place(own, states, "lost")
 
     async def note(self, notes: Sequence[Note]) -> list[LeaseState]:
         """Store notes. Leases of other tenants are lost."""
         self.check("note")
         own = [self._is_own(note.lease.queue.tenant) for note in notes]
-        mine = list(compress(notes, own))
+        mine = [self._bounded_note(note) for note in compress(notes, own)]
+        await self._check_steps([note for note in mine if note.steps])
         states = await self._store.note(mine) if mine else []
         return in_place(own, states, "lost")
+
+    def _bounded_note(self, note: Note) -> Note:
+        """The note, with no more lines than are kept. PayloadTooLarge names what is too large."""
+        tenant = note.lease.queue.tenant
+        for data in (note.progress, note.saved):
+            if data is not None:
+                self._tenants.check_payload(tenant, len(data))
+        if len(note.lines) > LOG_LINES or any(len(line) > _LONGEST_LINE for line in note.lines):
+            return replace(
+                note, lines=tuple(each[:_LONGEST_LINE] for each in note.lines[-LOG_LINES:])
+            )
+        return note
+
+    async def _check_steps(self, notes: Sequence[Note]) -> None:
+        """InvalidJob if a job would have too many steps, PayloadTooLarge if they are too large.
+
+        Workers count the steps of the jobs that they run (core/steps.py), but not all clients do.
+        """
+        if not notes:
+            return
+        jobs = list(dict.fromkeys(JobKey(note.lease.queue, note.lease.id) for note in notes))
+        found = dict(zip(jobs, await self._store.get(jobs), strict=True))
+        for job, record in found.items():
+            steps = {} if record is None else dict(record.steps)
+            for note in notes:
+                if JobKey(note.lease.queue, note.lease.id) == job:
+                    steps.update(note.steps)
+            if len(steps) > MAX_STEPS:
+                raise InvalidJob(f"job {job.id} has more than {MAX_STEPS:,} steps")
+            size = sum(len(name.encode()) + len(data) for name, data in steps.items())
+            check_step_size(next(reversed(steps)), size)
 
     async def sleep(
         self, queues: Sequence[QueueName], *, worker: str, slots: int, timeout_ms: int
@@ -176,6 +302,8 @@ class GuardedHot(Guard):
         self._own_all(queues)
         check_span(timeout_ms, "timeout_ms")
         await self._tenants.admit_queues(self._store, queues)
+        if await self._tenants.wait_for_room(queues, timeout_ms):
+            return True
         return await self._store.sleep(
             queues, worker=self._named(worker), slots=slots, timeout_ms=timeout_ms
         )
@@ -192,7 +320,15 @@ class GuardedHot(Guard):
             elif topic.queue is None and self.principal.tenant is not None:
                 raise JobNotFound(f"a topic of the kind {topic.kind} needs a queue")
             own.append(topic)
-        return self._store.listen(own)
+        return self._listen(own)
+
+    @asynccontextmanager
+    async def _listen(self, topics: Sequence[Topic]) -> AsyncIterator[AsyncIterator[Signal]]:
+        """Signals for these topics. A store makes a queue that somebody listens to."""
+        queues = {topic.queue for topic in topics if topic.queue is not None}
+        await self._tenants.admit_queues(self._store, queues)
+        async with self._store.listen(topics) as signals:
+            yield signals
 
     @asynccontextmanager
     async def expect(self, job: JobKey) -> AsyncIterator[AsyncIterator[JobRecord | None]]:
@@ -203,5 +339,14 @@ class GuardedHot(Guard):
             async with pipeline.expect(job) as ends:
                 yield ends
         else:
-            async with self._store.listen([Topic("ended", job.queue, job.id)]) as signals:
+            async with self._listen([Topic("ended", job.queue, job.id)]) as signals:
                 yield (None async for _ in signals)
+
+
+def _stored(specs: Sequence[JobSpec], results: Sequence[PutResult]) -> Counter[str]:
+    """How many jobs of each tenant are stored now that were not before."""
+    return Counter(
+        spec.queue.tenant
+        for spec, result in zip(specs, results, strict=False)  # parts may be missing
+        if result.state is not None and not result.duplicate
+    )

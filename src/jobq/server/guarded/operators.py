@@ -2,18 +2,33 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from itertools import compress
 
 from msgspec.structs import replace
 
+from jobq.core.checks import (
+    MAX_ACTOR_LENGTH,
+    MAX_STEPS,
+    check_key,
+    check_short_name,
+    check_step_size,
+    check_task_name,
+)
 from jobq.core.commands import (
     Altered,
     AnyCommand,
+    Cancel,
     Reprioritise,
+    Rerun,
+    Revive,
     SendSignal,
     Update,
 )
+from jobq.core.cron import first_time
+from jobq.core.failures import MAX_ERRORS, bounded_failure
+from jobq.core.meta import check_event_names
 from jobq.core.new_jobs import check_command, check_queue, check_schedule
 from jobq.core.queues import (
     Fire,
@@ -28,8 +43,18 @@ from jobq.core.records import (
     QueueName,
 )
 from jobq.core.states import State
-from jobq.server.guarded.rules import Guard, bounded, in_place
+from jobq.core.waits import CHILD
+from jobq.errors import InvalidJob, QuotaExceeded
+from jobq.server.guarded.rules import ADMIN, Guard, bounded, in_place
+from jobq.server.schedules import TenantSchedules
 from jobq.server.specs import check_span
+
+MAX_NAMED = 10_000
+"""Keys or tasks that a queue may store settings of."""
+_MAX_NOTE = 4_096
+"""Bytes of a job's note about a child: its label, its queue and its id (core/waits.py)."""
+_AGAIN = (Rerun, Revive)
+"""Commands that make an ended job unfinished again."""
 
 
 class GuardedOperators(Guard):
@@ -43,21 +68,45 @@ class GuardedOperators(Guard):
         if any(each.__struct_config__.tag == "remove" for each in mine):
             self.check("alter that removes a job")
         mine = [self._checked_command(each) for each in mine]
+        by = self.principal.subject
         named = [
-            replace(each, actor=self._actor(each.actor)) if self.principal.subject else each
+            replace(each, actor=self._actor(each.actor)) if each.actor or by else each
             for each in mine
         ]
-        done = await self._store.alter(named) if named else []
+        done = await self._alter(named) if named else []
         return in_place(own, done, "missing")
+
+    async def _alter(self, commands: Sequence[AnyCommand]) -> list[Altered]:
+        """Carry out commands. Those that run jobs again need places for them."""
+        if self._tenants.unlimited or not any(isinstance(each, _AGAIN) for each in commands):
+            return await self._store.alter(commands)
+        places = await self._tenants.admit_reruns(self._store, commands)
+        again: Counter[str] | None = None
+        try:
+            done = await self._store.alter(commands)
+            again = Counter(
+                command.job.queue.tenant
+                for command, result in zip(commands, done, strict=True)
+                if isinstance(command, _AGAIN) and result == "done"
+            )
+        finally:
+            places.end(again)
+        return done
 
     def _checked_command(self, command: AnyCommand) -> AnyCommand:
         command = check_command(command)
         tenant = check_queue(command.job.queue).tenant
-        if isinstance(command, Reprioritise):
+        if isinstance(command, Cancel):
+            check_short_name(command.reason, "reason", MAX_ACTOR_LENGTH)
+        elif isinstance(command, Reprioritise):
             self._tenants.check_priority(tenant, command.priority)
         elif isinstance(command, Update):
             self._tenants.check_payload(tenant, len(command.payload))
         elif isinstance(command, SendSignal):
+            # A running job notes its children as signals to itself, always of its own tenant.
+            note = command.name.startswith(CHILD)
+            if note and len(command.name) + len(command.value) > _MAX_NOTE:
+                raise InvalidJob("the note of a child is longer than a label, a queue and an id")
             self._tenants.check_payload(tenant, len(command.value))
         return command
 
@@ -65,10 +114,25 @@ class GuardedOperators(Guard):
         """Store what code declares."""
         self.check("declare")
         self._own(queue)
+        made = [queue]
         if config.dead_letters is not None:
-            check_queue(QueueName(queue.tenant, config.dead_letters))
-        await self._tenants.admit_queues(self._store, [queue])
+            made.append(QueueName(queue.tenant, config.dead_letters))
+            check_queue(made[-1])
+        if config.event_meta is not None:
+            check_event_names(config.event_meta, error=InvalidJob)
+        if config.max_stalls:
+            for name in config.max_stalls:
+                check_task_name(name)
+            known = await self._record(queue)
+            names = config.max_stalls.keys() | (known.max_stalls.keys() if known else ())
+            _check_number(len(names), "tasks with max_stalls")
+        await self._tenants.admit_queues(self._store, made)
         return await self._store.declare(queue, config)
+
+    async def _record(self, queue: QueueName) -> QueueRecord | None:
+        """What is stored about a queue."""
+        found = await self._store.queues(queue.tenant)
+        return next((record for record in found if record.queue == queue), None)
 
     async def set_limits(
         self,
@@ -81,6 +145,11 @@ class GuardedOperators(Guard):
         """Change limits."""
         self.check("set_limits")
         self._own(queue)
+        if key is not None:
+            check_key(key)
+            known = await self._record(queue)
+            keys = known.limits.keys.keys() if known else frozenset[str]()
+            _check_number(len(keys | {key}), "keys with limits of their own")
         await self._tenants.admit_queues(self._store, [queue])
         await self._store.set_limits(queue, limits, key=key, actor=self._actor(actor))
 
@@ -105,6 +174,10 @@ class GuardedOperators(Guard):
         self.check("hold")
         self._own(queue)
         check_span(ms, "ms")
+        if key is not None:
+            check_key(key)
+            held = (await self._store.holds(queue, limit=MAX_NAMED + 1)).keys
+            _check_number(len(held.keys() | {key}), "held keys")
         await self._tenants.admit_queues(self._store, [queue])
         await self._store.hold(queue, ms, key, actor=self._actor(actor))
 
@@ -165,6 +238,7 @@ class GuardedOperators(Guard):
         """Remove a queue."""
         self.check("obliterate")
         self._own(queue)
+        self._tenants.forget(queue)
         return await self._store.obliterate(
             queue, force=force, limit=bounded(limit), actor=self._actor(actor)
         )
@@ -175,18 +249,23 @@ class GuardedOperators(Guard):
         for record in records:
             self._own(record.queue)
             self._own_all(job.queue for job in (*record.parents, *record.children))
+            for data in (record.payload, record.result, record.progress, record.saved):
+                self._tenants.check_payload(record.queue.tenant, len(data or b""))
         await self._tenants.admit_queues(self._store, {record.queue for record in records})
-        return await self._store.restore(records)
+        async with self._tenants.restoring(self._store, records) as stored:
+            stored += await self._store.restore([_bounded(record) for record in records])
+        return stored
 
     async def put_schedule(
         self, spec: ScheduleSpec, *, next_ms: int | None, actor: str | None = None
     ) -> ScheduleRecord:
-        """Store a schedule."""
+        """Store a schedule. Its first time is the server's, unless an admin moves a schedule."""
         self.check("put_schedule")
         self._own(spec.queue)
         spec = check_schedule(spec, next_ms)
-        if not self._tenants.unlimited:
-            await self._tenants.admit_schedule(self._store, spec)
+        if not self.principal.may(ADMIN):
+            next_ms = first_time(spec, self._now_ms())
+        await self._tenants.admit_schedule(self._store, spec, self._now_ms())
         return await self._store.put_schedule(spec, next_ms=next_ms, actor=self._actor(actor))
 
     async def drop_schedule(self, queue: QueueName, id: str, *, actor: str | None = None) -> bool:
@@ -227,7 +306,34 @@ class GuardedOperators(Guard):
         return found
 
     async def fire(self, fires: Sequence[Fire]) -> list[bool]:
-        """Make the jobs of due schedules."""
+        """Make the jobs of due schedules, within the quotas of their tenants.
+
+        The server plans the times: a fire that is not due now, or whose time is another, is not
+        carried out. Only an operator of all tenants may run a scheduler of its own.
+        """
         self.check("fire")
         self._own_all(each.queue for each in fires)
-        return await self._store.fire(fires)
+        schedules = TenantSchedules(self._store, self._tenants, self._now_ms)
+        if self.principal.tenant is None and self.principal.may(ADMIN):
+            return await schedules.fire(fires)
+        planned = await schedules.planned(fires)
+        found = [fire for fire in planned if fire is not None]
+        done = await schedules.fire(found) if found else []
+        return in_place([fire is not None for fire in planned], done, False)
+
+
+def _check_number(number: int, what: str) -> None:
+    if number > MAX_NAMED:
+        raise QuotaExceeded(f"a queue may have {MAX_NAMED:,} {what}, and no more")
+
+
+def _bounded(record: JobRecord) -> JobRecord:
+    """The record, with no more about its failures than a run may report."""
+    if len(record.steps) > MAX_STEPS:
+        raise InvalidJob(f"job {record.id} has more than {MAX_STEPS:,} steps")
+    check_step_size(record.id, sum(len(name.encode()) + len(data) for name, data in record.steps))
+    return replace(
+        record,
+        failure=None if record.failure is None else bounded_failure(record.failure),
+        errors=tuple(map(bounded_failure, record.errors[-MAX_ERRORS:])),
+    )

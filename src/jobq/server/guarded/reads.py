@@ -22,8 +22,12 @@ from jobq.core.records import (
     QueueName,
 )
 from jobq.core.states import State
+from jobq.errors import QuotaExceeded
 from jobq.server.guarded.rules import Guard, bounded, in_place
 from jobq.server.specs import check_word
+
+MAX_READERS = 100
+"""Readers of the event log of one queue that a tenant may register."""
 
 
 class GuardedReads(Guard):
@@ -123,8 +127,14 @@ class GuardedReads(Guard):
             self.check("ack_events with a position")
         self._own(queue)
         check_word(reader, "reader")
-        if position is not None:
-            await self._tenants.admit_queues(self._store, [queue])
+        await self._tenants.admit_queues(self._store, [queue])
+        if position is not None and self.principal.tenant is not None:
+            readers = await self._store.readers(queue)
+            if reader not in readers and len(readers) >= MAX_READERS:
+                raise QuotaExceeded(
+                    f"queue {queue.queue!r} has {MAX_READERS} readers, as many as it may have: "
+                    "remove one first"
+                )
         return await self._store.ack_events(queue, reader, position)
 
     async def readers(self, queue: QueueName) -> dict[str, str]:

@@ -18,6 +18,7 @@ from jobq.stores.base import Store
 
 _R = TypeVar("_R")
 
+ADMIN: frozenset[Scope] = frozenset({"admin"})
 READ: frozenset[Scope] = frozenset({"read"})
 MAX_LIMIT = 10_000
 """Records or steps that one call may ask for. More is cut: callers ask again for the rest."""
@@ -39,7 +40,12 @@ class Guard:
         self.principal = principal
         self.url = store.url
         self._clock = clock
+        self._claims: dict[tuple[str, int], tuple[str, tuple[QueueName, ...]]] = {}
+        """By worker and lane: its last call, and the queues that it claimed from."""
         self._allowed = frozenset(name for name, door in DOORS.items() if door.admits(principal))
+
+    def _now_ms(self) -> int:
+        return int(self._clock() * 1000)
 
     def check(self, call: str) -> None:
         """AccessDenied unless the principal's scopes allow this row of the table (access.py).
@@ -86,7 +92,7 @@ class Guard:
         """Who an event names: the token's subject, and what the caller says about itself."""
         subject = self.principal.subject
         if not subject:
-            return actor
+            return as_actor(actor) if actor else actor
         return as_actor(f"{subject} ({actor})" if actor else subject)
 
 

@@ -27,6 +27,8 @@ class GuardedWorkers(Guard):
         name = self._named(worker.name)
         if name != worker.name:
             worker = replace(worker, name=name)
+        if self.principal.tenant is not None:
+            await self._tenants.admit_worker(self._store, self.principal.tenant, name)
         return await self._store.beat(worker, ttl_ms=ttl_ms, displace=displace)
 
     async def retire(self, worker: str, *, incarnation: str | None = None) -> None:
@@ -54,6 +56,7 @@ class GuardedWorkers(Guard):
     async def ask_worker(self, name: str, request: WorkerRequest) -> bool:
         """Leave a request for a worker of the tenant."""
         self.check("ask_worker")
+        check_word(request, "request")
         return await self._store.ask_worker(self._named(name), request)
 
     async def lead(self, name: str, *, who: str, ttl_ms: int) -> bool:
@@ -61,6 +64,8 @@ class GuardedWorkers(Guard):
         self.check("lead")
         check_word(who, "who")
         check_ttl(ttl_ms)
+        if self.principal.tenant is not None:
+            self._tenants.admit_election(self.principal.tenant, name)
         return await self._store.lead(self._named(name), who=who, ttl_ms=ttl_ms)
 
     # ── the handle ────────────────────────────────────────────────────────────────────────────────

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from jobq.core.commands import Cancel, Rerun, SendSignal
+from jobq.core.defaults import MAX_SIGNALS
 from jobq.core.states import State
 from jobq.core.waits import child_note
 from jobq.stores.conformance.kit import (
@@ -223,6 +224,19 @@ async def test_an_ended_or_unknown_job_takes_no_signal(q: Desk) -> None:
     await q.run("done")
     commands = [SendSignal(job=q.key(id), name="go") for id in ("done", "nobody")]
     assert await q.store.alter(commands) == ["late", "missing"]
+
+
+async def test_a_job_takes_a_bounded_number_of_signals(q: Desk) -> None:
+    await q.put("p")
+    signal = SendSignal(job=q.key("p"), name="go", value=b"1")
+    for _ in range(MAX_SIGNALS // 1000):
+        assert set(await q.store.alter([signal] * 1000)) == {"done"}
+    assert await q.store.alter([signal]) == ["late"]
+    lease = await q.take()
+    assert len(lease.signals) == MAX_SIGNALS
+    await q.settle(complete(lease))
+    assert await q.alter(Rerun(job=q.key("p")))
+    assert await q.store.alter([signal]) == ["done"], "another life takes as many"
 
 
 async def test_past_its_timeout_a_wait_goes_on_with_an_empty_value(q: Desk) -> None:

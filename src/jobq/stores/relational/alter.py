@@ -23,6 +23,7 @@ from jobq.core.commands import (
     Update,
     applies,
 )
+from jobq.core.defaults import MAX_SIGNALS
 from jobq.core.outcomes import due_ms
 from jobq.core.records import JobKey, QueueName
 from jobq.core.states import Kind, QueueKind
@@ -256,6 +257,8 @@ def _remove(tx: Tx, queue: QueueRow, job: Job) -> bool | Literal["purged"]:
 
 
 def _signal(tx: Tx, job: Job, name: str, value: bytes) -> bool:
+    if tx.execute(tx.sql.ties["last_signal"], (job.pk,)).fetchone()[0] >= MAX_SIGNALS:
+        return False
     tx.execute(tx.sql.ties["add_signal"], (job.pk, name, value))
     job.flags |= NOTED
     tx.save(job)

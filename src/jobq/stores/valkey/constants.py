@@ -26,6 +26,7 @@ _DEFAULTS = {
     "errors": MAX_ERRORS,
     "key_limit": defaults.KEY_LIMIT,
     "lines": defaults.LOG_LINES,
+    "signals": defaults.MAX_SIGNALS,
     "error_length": defaults.ERROR_LENGTH,
     "log_events": defaults.LOG_EVENTS["valkey"],
     "log_cap": defaults.LOG_CAP["valkey"],

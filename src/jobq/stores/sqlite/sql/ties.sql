@@ -65,6 +65,9 @@ DELETE FROM edges WHERE parent = ? AND ordinal = -1;
 INSERT INTO signals (pk, n, name, value)
 SELECT ?1, 1 + ifnull((SELECT max(n) FROM signals WHERE pk = ?1), 0), ?2, ?3;
 
+-- name: last_signal: how many signals a job has
+SELECT coalesce(max(n), 0) FROM signals WHERE pk = ?;
+
 -- name: signals_of: the signals of a job, oldest first
 SELECT name, value FROM signals WHERE pk = ? ORDER BY n;
 
