@@ -81,7 +81,7 @@ class _Eyes:
     async def look(self, heard: Set[str]) -> Look | None:
         """The job, if it has changed or is to be repeated. `heard`: the signals since the last
         look."""
-        known = None if self._record is None else self._record.created_ms
+        known = None if self.record is None else self.record.created_ms
         record = await read_job(self._session, self._job, self._life, known)
         lines: Sequence[str] = ()
         if record.attempt and (record.state.ended or self._lines_may_be_new(heard)):
