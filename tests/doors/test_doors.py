@@ -650,7 +650,7 @@ async def test_the_dashboard_changes_a_job_as_put_would_have_stored_it() -> None
             spec = base(queue, f"j{n}", case.field)
             expected = rule(with_value(spec, case))
             await store.put([spec])
-            place = {"tenant": "t", "queue": "work", "id": spec.id}
+            place: Any = {"tenant": "t", "queue": "work", "id": spec.id}
             try:
                 if case.field == "priority":
                     await reprioritise(view, PriorityBody(**place, priority=case.value))
