@@ -19,7 +19,7 @@ from jobq.core.calls import ArgumentDecoder
 from jobq.core.checks import check_task_name, shown
 from jobq.core.codec import Codec
 from jobq.core.records import Lease
-from jobq.errors import ConfigError, UnfitArguments
+from jobq.errors import ConfigError, InvalidJob, UnfitArguments
 from jobq.executors.command import Call
 
 ANY_COMMAND = "jobq.command"
@@ -79,7 +79,7 @@ class AnyCommandHandler(CommandHandler):
         ):
             raise UnfitArguments(f"argv={shown(line)} of {self.name} is not a list of strings")
         if line[0] not in self.programs:
-            raise UnfitArguments(
+            raise InvalidJob(
                 f"this worker does not allow the program {line[0]!r}: start it with "
                 f"--allow-command {line[0]}"
             )

@@ -41,8 +41,8 @@ _OUTCOMES: dict[type[AnyOutcome], Outcome] = {
 
 
 class Ending(msgspec.Struct, frozen=True):
-    """How a run ends. `failed` is final; `released` also means cancelled, or that the lease is
-    lost."""
+    """How a run ends. `failed` is final; `released` also means cancelled, deferred because the
+    arguments do not fit, or that the lease is lost."""
 
     outcome: Outcome
     failure: Failure | None = None  # of a run that failed, also if it is retried
