@@ -154,7 +154,7 @@ MUTANTS = (
     ),
     Mutant(
         "slots without a job are not given back",
-        (Edit(fetcher.Fetcher, "_trade", "self._slots.give(limit - len(leases))", "pass"),),
+        (Edit(fetcher.Fetcher, "_trade", "self._slots.give(free)", "pass"),),
     ),
     Mutant(
         "a run that ends does not free its slot",

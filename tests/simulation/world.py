@@ -148,6 +148,7 @@ class Process:
         self.kill_at_step: int | None = None
         self.run_calls = 0  # calls that its runner has made about runs
         self.raise_at: set[int] = set()  # those that raise
+        self.rescuing = False  # it handles such an error
         self.loops: list[SimLoop] = []
         self.add_loop("main")
 

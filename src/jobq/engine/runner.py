@@ -220,13 +220,15 @@ class Runner:
                 outcome = self.decide(run, Raised(error), retry)
             except Exception as undecided:
                 outcome = _undecided(run, undecided)
-        batch = run.batch
+        goes_on, batch = not run.concluded, run.batch
+        if not run.concluded:
+            with suppress(Exception):  # the log: the outcome is recorded before
+                self.conclude(run, outcome)
         if run.task is None and (batch is None or batch.task is None):
-            self.close(run, outcome)
+            self.close(run, None)
             if self._chance is not None:
                 self._chance.leave(run)
-        elif not run.concluded:  # its handler goes on: the slot is free when it has ended
-            self.conclude(run, outcome)
+        elif goes_on:  # its handler does: the slot is free when it has ended
             run.cancelled = True
             if run.apart is not None:
                 run.apart.kill(run)
