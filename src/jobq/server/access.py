@@ -133,7 +133,9 @@ class Door(msgspec.Struct, frozen=True, kw_only=True):
 def _in_words(needs: tuple[frozenset[Scope], ...]) -> str:
     ways = {frozenset(way) for way in product(*needs)}
     least = [way for way in ways if not any(other < way for other in ways)]
-    texts = [" and ".join(sorted(way)) for way in sorted(least, key=lambda way: (len(way), *way))]
+    texts = [
+        " and ".join(sorted(way)) for way in sorted(least, key=lambda way: (len(way), sorted(way)))
+    ]
     return (", or " if any(" and " in text for text in texts) else " or ").join(texts)
 
 
