@@ -69,7 +69,13 @@ def test_a_run_is_joined_with_its_own_start_after_a_purge(lake: Lake) -> None:
     """Two jobs of one id, one after the other, both in life 0, in one millisecond."""
     h = History()
     for worker, due in (("w-1", 1), ("w-2", 2), ("w-3", 3)):
-        job = {"worker": worker, "due_ms": h.START + due, "attempt": 1, "life": 0, "failures": 0}
+        job: dict[str, Any] = {
+            "worker": worker,
+            "due_ms": h.START + due,
+            "attempt": 1,
+            "life": 0,
+            "failures": 0,
+        }
         h.event("accepted", "a", "waiting", at=9, life=0, attempt=0, failures=0)
         h.event("started", "a", "active", at=9, **job)
         h.event("snoozed", "a", "waiting", at=9, **{**job, "due_ms": h.START + 70_000})

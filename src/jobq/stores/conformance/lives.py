@@ -9,7 +9,7 @@ from random import Random
 
 from jobq.core.commands import Cancel, Remove, Reprioritise, Rerun
 from jobq.core.queues import QueueConfig, RetentionData
-from jobq.core.records import Lease
+from jobq.core.records import AnyOutcome, Lease
 from jobq.core.retention import next_life
 from jobq.core.states import ENDED, State
 from jobq.stores.conformance.kit import (
@@ -82,14 +82,13 @@ class Lives:
     async def end(self) -> None:
         if self.lease is None:
             return
-        kind, state, outcome = self.chance.choice(
-            [
-                ("completed", State.COMPLETED, complete(self.lease)),
-                ("failed", State.FAILED, fail(self.lease)),
-                ("retried", State.WAITING, retry(self.lease)),
-                ("released", State.WAITING, release(self.lease)),
-            ]
-        )
+        ends: list[tuple[str, State, AnyOutcome]] = [
+            ("completed", State.COMPLETED, complete(self.lease)),
+            ("failed", State.FAILED, fail(self.lease)),
+            ("retried", State.WAITING, retry(self.lease)),
+            ("released", State.WAITING, release(self.lease)),
+        ]
+        kind, state, outcome = self.chance.choice(ends)
         await self.q.settle(outcome)
         self.old, self.lease = [*self.old, self.lease], None
         self.happens(kind, state)
