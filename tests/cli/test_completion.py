@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -65,12 +66,12 @@ def test_commands_options_and_choices_are_completed() -> None:
 @pytest.mark.skipif(BASH is None, reason="bash is not installed")
 def test_bash_completes_a_command_after_its_script_was_read(tmp_path: Path) -> None:
     program = tmp_path / "jq-ctl"
-    line = f'exec {sys.executable} -c "{code("jq-ctl")}" "$@"'
+    line = f'exec {shlex.quote(sys.executable)} -c "{code("jq-ctl")}" "$@"'
     program.write_text(f"#!/bin/sh\n{line}\n")
     program.chmod(0o755)
     (tmp_path / "script").write_text(run("jq-ctl", **{variable("jq-ctl"): "bash_source"}))
     ask = (
-        f"source {tmp_path}/script; COMP_WORDS=(jq-ctl queue cre); COMP_CWORD=2; "
+        f"source {shlex.quote(str(tmp_path))}/script; COMP_WORDS=(jq-ctl queue cre); COMP_CWORD=2; "
         '_jq_ctl_completion jq-ctl; echo "${COMPREPLY[@]}"'
     )
     assert BASH is not None

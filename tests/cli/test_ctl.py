@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -96,9 +97,9 @@ def test_version_needs_no_store() -> None:
 
 def test_a_closed_pipe_causes_no_traceback(ctl: Ctl, url: str) -> None:
     ctl("job", "submit", "add", "--lines", "-", input="[1, 2]\n" * 2000)
-    command = (
-        f"{sys.executable} -m jobq.cli.ctl --url {url} job list --limit 2000 -o yaml | head -1"
-    )
+    listing = [sys.executable, "-m", "jobq.cli.ctl", "--url", url]
+    listing += ["job", "list", "--limit", "2000", "-o", "yaml"]
+    command = f"{shlex.join(listing)} | head -1"
     result = subprocess.run(command, shell=True, capture_output=True, text=True, timeout=60)
     assert "Traceback" not in result.stderr
     assert result.stdout.startswith("- tenant")

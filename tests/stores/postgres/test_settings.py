@@ -19,7 +19,7 @@ SETTINGS = {
     "default_transaction_read_only": "'on'",
     "enable_indexscan": "'off'",
     "extra_float_digits": "'-15'",
-    "idle_in_transaction_session_timeout": "'10ms'",
+    "idle_in_transaction_session_timeout": "'5s'",
     "intervalstyle": "'sql_standard'",
     "lock_timeout": "'1ms'",
     "search_path": "'pg_temp', 'public'",
