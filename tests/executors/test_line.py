@@ -285,7 +285,7 @@ WRONG_ENDS: dict[str, Callable[[dict[str, Any]], Any]] = {
     "a long type": lambda ref: Fail(**ref, failure=_failure(type="x" * 257)),
     "a long traceback": lambda ref: Fail(**ref, failure=_failure(traceback="x" * 4097)),
     "a strange fingerprint": lambda ref: Fail(**ref, failure=_failure(fingerprint="{\0}")),
-    "a strange worker": lambda ref: Fail(**ref, failure=_failure(worker="x" * 257)),
+    "a strange worker": lambda ref: Fail(**ref, failure=_failure(worker="x" * 1_025)),
     "a time": lambda ref: Fail(**ref, failure=_failure(at_ms=2**63)),
     "an attempt": lambda ref: Fail(**ref, failure=_failure(attempt=-1)),
     "a job of another tenant": lambda ref: Block(**ref, after=(_edge("other", "x"),)),

@@ -13,6 +13,7 @@ from jobq.core.checks import (
     MAX_MS,
     check_int,
     check_payload,
+    check_short_name,
     check_signal,
 )
 from jobq.core.failures import (
@@ -175,8 +176,10 @@ def _check_failure(failure: Failure) -> None:
     check_int(len(failure.message), "the length of failure.message", high=MAX_MESSAGE)
     if failure.traceback is not None:
         check_int(len(failure.traceback), "the length of failure.traceback", high=MAX_TRACEBACK)
-    check_int(len(failure.fingerprint or ""), "the length of its fingerprint", high=MAX_FINGERPRINT)
-    check_int(len(failure.worker or ""), "the length of failure.worker", high=MAX_WORKER)
+    if failure.fingerprint is not None:
+        check_short_name(failure.fingerprint, "failure.fingerprint", MAX_FINGERPRINT)
+    if failure.worker is not None:
+        check_short_name(failure.worker, "failure.worker", MAX_WORKER)
 
 
 def _check_block(outcome: Block) -> None:
