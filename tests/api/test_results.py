@@ -173,6 +173,17 @@ async def test_a_handle_waits_on_its_own_life(queue: Queue) -> None:
         await second.result(timeout=0.01)
 
 
+async def test_a_handle_does_not_wait_on_a_later_job_that_begins_in_life_0(queue: Queue) -> None:
+    named = queue.task_by_name("nobody").options(id="x")
+    await (await named.enqueue()).cancel()
+    second = await named.enqueue()
+    await second.cancel()
+    await second.remove()
+    await named.enqueue()
+    with pytest.raises(JobNotFound, match="another one has its id"):
+        await second.result(timeout=5)
+
+
 async def test_a_rerun_moves_the_handle_on_to_the_new_life(queue: Queue) -> None:
     runs = 0
 

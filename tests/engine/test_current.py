@@ -15,7 +15,7 @@ from jobq.core.control import Snooze
 from jobq.core.policies import Retry
 from jobq.core.records import JobKey, RetryData
 from jobq.core.states import State
-from jobq.errors import JobNotFound
+from jobq.errors import JobNotFound, PayloadTooLarge
 from jobq.stores.base import Store
 
 from .kit import Bench, Proxy, eventually, soon
@@ -173,6 +173,24 @@ async def test_what_many_jobs_say_at_once_is_stored_in_few_calls(bench: Bench, l
         await bench.all_in(State.COMPLETED, 50)
     assert [(await bench.get(id)).progress for id in ids] == [str(n).encode() for n in range(50)]
     assert len(line.of("note")) <= 4
+
+
+async def test_a_note_that_the_store_refuses_fails_its_own_handler_only(
+    bench: Bench, line: Proxy
+) -> None:
+    @bench.task(retry=Retry(0))
+    async def work(n: int) -> None:
+        await current_job().progress(n)
+
+    async def refuse(method: str, args: tuple[Any, ...]) -> None:
+        if method == "note" and any(note.progress == b"3" for note in args[0]):
+            raise PayloadTooLarge("the progress is too large")
+
+    line.before = refuse
+    await bench.add_many("work", 6)
+    async with bench.through(line).worker(concurrency=10):
+        await bench.all_in(State.COMPLETED, 5)
+        await bench.all_in(State.FAILED, 1)
 
 
 async def test_notes_wait_for_a_store_that_is_away(bench: Bench, line: Proxy, store: Store) -> None:

@@ -25,7 +25,13 @@ from jobq.core.records import (
 )
 from jobq.core.states import State
 from jobq.engine.scheduler import fire_due
-from jobq.errors import ConfigError, InvalidJob, PayloadTooLarge, QuotaExceeded
+from jobq.errors import (
+    ConfigError,
+    InvalidJob,
+    PayloadTooLarge,
+    QuotaExceeded,
+    StoreUnavailable,
+)
 from jobq.server import quotas
 from jobq.server.guard import GuardedStore
 from jobq.server.principal import ANYONE, SCOPES, Principal, Scope
@@ -490,6 +496,47 @@ async def test_a_full_tenant_keeps_no_other_from_firing(clocked: Callable[..., C
     await scene.fire()
     assert (await scene.raw.count(other))[State.WAITING] == 1
     assert await scene.count(State.WAITING) == 0
+
+
+async def test_a_tenant_that_submitted_too_much_keeps_no_other_from_firing(
+    clocked: Callable[..., Clocked],
+) -> None:
+    """Late times of a tenant wait for its submit rate: other schedules are listed before them."""
+    scene = clocked(submit_rate=5)
+    for n in range(120):
+        at = scene.clock() - 3_600_000
+        await scene.raw.put_schedule(every(60_000, f"s{n:03}", catch_up="all"), next_ms=at)
+    await scene.acme.put([spec(f"j{n}") for n in range(5_000)])
+    other = QueueName("other", "mail")
+    late = ScheduleSpec(queue=other, id="late", template=spec("x", other), every_ms=60_000)
+    await scene.raw.put_schedule(late, next_ms=scene.clock() + 10)
+    scene.clock.advance(20)
+    await scene.fire()
+    assert (await scene.raw.count(other))[State.WAITING] == 1
+
+
+async def test_places_are_free_again_if_the_store_fails_while_schedules_are_admitted(
+    clocked: Callable[..., Clocked], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scene = clocked()
+    rules = TenantRules(TenantLimits(max_waiting=10), clock=lambda: scene.clock() / 1000)
+    count = scene.raw.count
+    other = QueueName("other", "mail")
+
+    async def fails(queue: QueueName) -> dict[State, int]:
+        if queue == other:
+            raise StoreUnavailable("the store is restarting")
+        return await count(queue)
+
+    await scene.raw.put([spec("x", other)])
+    fires = [Fire(queue=name, schedule="s", at_ms=1, next_ms=2) for name in (MAIL, other)]
+    monkeypatch.setattr(scene.raw, "count", fails)
+    for _ in range(12):
+        scene.clock.advance(2_000)
+        with pytest.raises(StoreUnavailable):
+            await rules.admit_fires(scene.raw, fires, late_ms=0)
+    scene.clock.advance(2_000)
+    assert await rules.has_room(scene.raw, MAIL.tenant)
 
 
 async def test_the_server_plans_the_times_of_a_caller_with_work(

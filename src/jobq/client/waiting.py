@@ -198,6 +198,10 @@ async def read_job(
             f"there is no job {job.id!r} in queue {job.queue.queue!r}: it was removed, or its "
             "record has expired"
         )
+    if life is not None and record.life < life:  # its record was removed, and the id used again
+        raise JobNotFound(
+            f"job {job.id!r} of queue {job.queue.queue!r} was removed, and another one has its id"
+        )
     if life is not None and record.life > life:
         raise JobNotFound(
             f"job {job.id!r} of queue {job.queue.queue!r} was started over (life {record.life}), "

@@ -99,7 +99,7 @@ class SendSignal(Command, frozen=True, kw_only=True, tag="signal"):
     """Send a signal to a job, which `wait_for_signal(name)` receives.
 
     The signal is kept if the job does not wait for it yet. `late` if the job has ended, or if it
-    has `defaults.MAX_SIGNALS` of them.
+    has `defaults.MAX_SIGNALS` of them; the notes about its children count.
     """
 
     name: str

@@ -34,8 +34,8 @@ LOG_LINES = 1_000
 LOG_LINE = 10_000
 """Characters of a log line. A longer one is cut: a log is for people to read."""
 MAX_SIGNALS = 10_000
-"""Signals that a job accepts in one life, with those that note its children. Every claim of the job
-reads all of them."""
+"""Signals that a job accepts in one life. Every claim of the job reads all of them. The notes about
+its children are counted with them, and are accepted up to `records.MAX_AFTER`."""
 ERROR_LENGTH = 500
 """Characters of a failure ("type: message") in an event. The job's record has the whole text."""
 

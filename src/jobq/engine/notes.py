@@ -6,6 +6,7 @@ One `note` call is in flight at a time. Whatever arrives meanwhile goes with the
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from jobq.core.printable import storable
@@ -14,8 +15,8 @@ from jobq.engine.service import NOT_NOW, Outage
 from jobq.errors import LeaseLost
 from jobq.stores.base import Store
 
-Round = asyncio.Future[dict[LeaseRef, LeaseState]]
-"""The result of one `note` call: the state of each lease."""
+Round = asyncio.Future[dict[LeaseRef, LeaseState | Exception]]
+"""The result of one `note` call: the state of each lease, or why the store refused its note."""
 
 
 class Said(NamedTuple):
@@ -55,7 +56,10 @@ class Notes:
         done = self._round
         if self._flusher is None:
             self._flusher = loop.create_task(self._flush(), name="jobq notes")
-        return (await asyncio.shield(done))[lease]
+        state = (await asyncio.shield(done))[lease]
+        if isinstance(state, Exception):
+            raise state
+        return state
 
     async def aclose(self) -> None:
         """Stop. Calls of `add` that still wait are cancelled."""
@@ -70,7 +74,9 @@ class Notes:
             while self._round is not None:
                 done, self._round = self._round, None
                 said, self._said = self._said, {}
-                await self._send([_note(lease, each) for lease, each in said.items()], done)
+                notes = [_note(lease, each) for lease, each in said.items()]
+                states = await self._send(notes)
+                done.set_result(dict(zip(said, states, strict=True)))
         finally:
             self._flusher = None
             self._said = {}
@@ -79,20 +85,21 @@ class Notes:
                     future.cancel()
             self._round = None
 
-    async def _send(self, notes: list[Note], done: Round) -> None:
+    async def _send(self, notes: Sequence[Note]) -> Sequence[LeaseState | Exception]:
+        """Store notes. A call that is refused is repeated note by note: one that the store does not
+        accept fails its own handler only."""
         while True:
             try:
                 states = await self.store.note(notes)
             except NOT_NOW as error:
                 await asyncio.sleep(self._outage.failed(error))
             except Exception as error:
-                done.set_exception(error)
-                done.exception()  # callers get it; if all were interrupted, asyncio must not warn
-                return
+                if len(notes) == 1:
+                    return [error]
+                return [(await self._send([note]))[0] for note in notes]
             else:
                 self._outage.over()
-                done.set_result(dict(zip([note.lease for note in notes], states, strict=True)))
-                return
+                return states
 
 
 def _note(lease: LeaseRef, said: list[Said]) -> Note:

@@ -231,6 +231,11 @@ class TenantRules:
         limits = self.limits(tenant)
         return limits == NO_LIMITS or await self._usage_of(tenant).room(store, limits) > 0
 
+    def may_submit(self, tenant: str) -> bool:
+        """Whether the submit rate of the tenant allows a job now."""
+        limits = self.limits(tenant)
+        return limits == NO_LIMITS or self._usage_of(tenant).may_submit(limits)
+
     async def admit_fires(
         self, store: Store, fires: Sequence[Fire], *, late_ms: int
     ) -> tuple[list[bool], Places]:
@@ -242,22 +247,26 @@ class TenantRules:
         rooms: dict[str, int] = {}
         full: set[tuple[QueueName, str]] = set()
         places, allowed = Places(), []
-        for fire in fires:
-            tenant, schedule = fire.queue.tenant, (fire.queue, fire.schedule)
-            limits = self.limits(tenant)
-            if limits != NO_LIMITS and not fire.skipped and schedule not in full:
-                usage = self._usage_of(tenant)
-                if tenant not in rooms:
-                    rooms[tenant] = await usage.room(store, limits)
-                late = fire.at_ms < late_ms
-                if rooms[tenant] < 1 or (late and not usage.may_submit(limits)):
-                    full.add(schedule)
-                else:
-                    rooms[tenant] -= 1
-                    usage.take(1)
-                    places.take(usage, 1)
-                    usage.charge(limits, 1)
-            allowed.append(schedule not in full)
+        try:
+            for fire in fires:
+                tenant, schedule = fire.queue.tenant, (fire.queue, fire.schedule)
+                limits = self.limits(tenant)
+                if limits != NO_LIMITS and not fire.skipped and schedule not in full:
+                    usage = self._usage_of(tenant)
+                    if tenant not in rooms:
+                        rooms[tenant] = await usage.room(store, limits)
+                    late = fire.at_ms < late_ms
+                    if rooms[tenant] < 1 or (late and not usage.may_submit(limits)):
+                        full.add(schedule)
+                    else:
+                        rooms[tenant] -= 1
+                        usage.take(1)
+                        places.take(usage, 1)
+                        usage.charge(limits, 1)
+                allowed.append(schedule not in full)
+        except BaseException:
+            places.end({})
+            raise
         return allowed, places
 
     async def admit_schedule(self, store: Store, spec: ScheduleSpec, now_ms: int) -> None:

@@ -35,15 +35,18 @@ class TenantSchedules:
         if not due or self._tenants.unlimited:
             return found
         rooms: dict[str, bool] = {}
-        fit = [record for record in found if await self._fits(record.spec.queue.tenant, rooms)]
+        fit = [record for record in found if await self._fits(record, rooms)]
         if queue is None and len(found) == limit and len(fit) < limit:
             fit += await self._behind(fit, rooms, limit - len(fit))
         return fit
 
-    async def _fits(self, tenant: str, rooms: dict[str, bool]) -> bool:
+    async def _fits(self, record: ScheduleRecord, rooms: dict[str, bool]) -> bool:
+        """Whether `fire` would fire it: its tenant has room, and may submit if it is late."""
+        tenant = record.spec.queue.tenant
         if tenant not in rooms:
             rooms[tenant] = await self._tenants.has_room(self._store, tenant)
-        return rooms[tenant]
+        late = record.next_ms is not None and record.next_ms < self._clock() - cron.GRACE_MS
+        return rooms[tenant] and not (late and not self._tenants.may_submit(tenant))
 
     async def _behind(
         self, known: Sequence[ScheduleRecord], rooms: dict[str, bool], limit: int
@@ -57,9 +60,13 @@ class TenantSchedules:
         for record in await self._store.queues():
             if len(found) >= limit:
                 break
-            if await self._fits(record.queue.tenant, rooms):
+            if rooms.get(record.queue.tenant, True):
                 due = await self._store.list_schedules(record.queue, due=True, limit=limit)
-                found += [each for each in due if (each.spec.queue, each.spec.id) not in seen]
+                found += [
+                    each
+                    for each in due
+                    if (each.spec.queue, each.spec.id) not in seen and await self._fits(each, rooms)
+                ]
         return found[:limit]
 
     async def fire(self, fires: Sequence[Fire]) -> list[bool]:

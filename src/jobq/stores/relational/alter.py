@@ -25,9 +25,9 @@ from jobq.core.commands import (
 )
 from jobq.core.defaults import MAX_SIGNALS
 from jobq.core.outcomes import due_ms
-from jobq.core.records import JobKey, QueueName
+from jobq.core.records import MAX_AFTER, JobKey, QueueName
 from jobq.core.states import Kind, QueueKind
-from jobq.core.waits import noted_child
+from jobq.core.waits import CHILD, noted_child
 from jobq.stores.relational import ending, flows, locks, signals, steps, unknown, waiting
 from jobq.stores.relational.codes import (
     ACTIVE,
@@ -257,7 +257,8 @@ def _remove(tx: Tx, queue: QueueRow, job: Job) -> bool | Literal["purged"]:
 
 
 def _signal(tx: Tx, job: Job, name: str, value: bytes) -> bool:
-    if tx.execute(tx.sql.ties["last_signal"], (job.pk,)).fetchone()[0] >= MAX_SIGNALS:
+    most = MAX_AFTER if name.startswith(CHILD) else MAX_SIGNALS
+    if tx.execute(tx.sql.ties["last_signal"], (job.pk,)).fetchone()[0] >= most:
         return False
     tx.execute(tx.sql.ties["add_signal"], (job.pk, name, value))
     job.flags |= NOTED

@@ -13,7 +13,7 @@ from jobq.core.commands import APPLIES
 from jobq.core.event_log import KIND_CODES, STATE_CODES
 from jobq.core.failures import MAX_ERRORS, MAX_MESSAGE
 from jobq.core.outcomes import EFFECTS
-from jobq.core.records import MAX_ID_LENGTH
+from jobq.core.records import MAX_AFTER, MAX_ID_LENGTH
 from jobq.core.stalls import DEFAULT_MAX_STALLS
 
 _DEFAULTS = {
@@ -27,6 +27,7 @@ _DEFAULTS = {
     "key_limit": defaults.KEY_LIMIT,
     "lines": defaults.LOG_LINES,
     "signals": defaults.MAX_SIGNALS,
+    "children": MAX_AFTER,
     "error_length": defaults.ERROR_LENGTH,
     "log_events": defaults.LOG_EVENTS["valkey"],
     "log_cap": defaults.LOG_CAP["valkey"],

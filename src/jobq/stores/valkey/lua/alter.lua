@@ -167,7 +167,8 @@ end
 
 function COMMANDS.signal(cx, job, c, value)
   local received = call("HGET", cx.prefix .. KEY.extras .. job.id, EXTRA.signals)
-  if tonumber(received or 0) >= J.DEFAULT.signals then return false end
+  local most = c.name:sub(1, #CHILD) == CHILD and J.DEFAULT.children or J.DEFAULT.signals
+  if tonumber(received or 0) >= most then return false end
   J.add_signal(cx, job, c.name, value)
   if job.state == STATE.blocked
     and call("HGET", cx.prefix .. KEY.extras .. job.id, EXTRA.signal) == c.name then
