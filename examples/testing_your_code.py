@@ -33,7 +33,7 @@ class CardDeclined(Exception):
     pass
 
 
-@billing.task(retry=Retry(2, base=60))
+@billing.task(retry=Retry(2, base=60, jitter=0))
 async def charge(invoice: int, currency: str = "CHF") -> int:
     if invoice in declined:
         raise CardDeclined(f"invoice {invoice}")

@@ -25,5 +25,5 @@ def test_every_limit_of_a_tenant_is_in_the_guide() -> None:
 
 
 def test_every_scope_is_in_the_guide() -> None:
-    page = (GUIDE / "security.md").read_text()
+    page = (GUIDE / "access.md").read_text()
     assert [scope for scope in SCOPES if f"| `{scope}` |" not in page] == []

@@ -248,9 +248,9 @@ MUTANTS = (
             Edit(
                 relay._Lane,
                 "_ship",
-                "self._note(problem=str(e))\n        log.warning",
+                "self._note(problem=str(e))\n        relay.outage.failed",
                 "await relay.store.ack_events(self.queue, relay.name, page.position); "
-                "self.position = page.position\n        log.warning",
+                "self.position = page.position\n        relay.outage.failed",
             ),
         ),
     ),

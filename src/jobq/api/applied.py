@@ -10,6 +10,7 @@ import msgspec
 from jobq.core.deprecated import renamed_attribute
 from jobq.core.moments import moment_or_none
 from jobq.core.policies import Retry
+from jobq.core.policies.retry import stored_retry
 from jobq.core.records import ChildPolicy, JobRecord, UniqueMode, UniqueSpec
 
 ByWorker = Literal["worker"]
@@ -72,7 +73,7 @@ def applied(record: JobRecord, task: TaskPolicy | None = None) -> AppliedOptions
     """The options that apply to a job. `task`: the policy of its task, if this process has it."""
     options = record.options
     return AppliedOptions(
-        retry=Retry.stored(options.retry)
+        retry=stored_retry(options.retry)
         if options.retry is not None
         else task.retry
         if task is not None

@@ -101,7 +101,7 @@ def make_criteria(states: Sequence[State | str], given: JobCriteria) -> Criteria
         key=None if key is None else checks.check_key(key),
         error=None if error is None else _check_error(error),
         meta=check_meta(given.get("meta") or {}) or {},
-        arguments=_check_arguments(given.get("arguments") or {}),
+        arguments=_check_arguments(given.get("arguments")),
         **times,
     )
 
@@ -113,6 +113,8 @@ def _check_error(value: object) -> str:
 
 
 def _check_arguments(value: object) -> dict[str, Any]:
+    if value is None:
+        return {}
     if not isinstance(value, Mapping):
         raise InvalidJob(f"arguments={checks.shown(value)} is not a map of names to values")
     arguments = {str(name): wanted for name, wanted in value.items()}

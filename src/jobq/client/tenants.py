@@ -68,8 +68,8 @@ def check_own(store: Store, tenant: str) -> None:
 
 def _own(store: Store) -> str | None:
     """The only tenant that the caller may use, if the store is a jq-server's."""
-    found: str | None = getattr(store, "tenant", None)
-    return found
+    found = getattr(store, "tenant", None)
+    return found if isinstance(found, str) else None
 
 
 def _other(named: str, own: str, proof: str) -> ConfigError:

@@ -13,7 +13,7 @@ import msgspec
 from jobq.core.call_options import NO_OPTIONS
 from jobq.core.defaults import ERROR_LENGTH
 from jobq.core.failures import bounded
-from jobq.core.policies import Retry
+from jobq.core.policies.retry import stored_retry
 from jobq.core.records import ChildPolicy, Failure, JobRecord
 from jobq.core.states import State
 
@@ -96,7 +96,7 @@ def legible(record: JobRecord, *, damaged: bool = False) -> JobRecord:
     if not (damaged or options is NO_OPTIONS):
         try:
             if options.retry is not None:
-                Retry.stored(options.retry)
+                stored_retry(options.retry)
         except Exception:
             damaged = True
         spans = (options.delay_ms, options.ttl_ms, options.result_ttl_ms, options.timeout_ms)

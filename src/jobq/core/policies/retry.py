@@ -85,20 +85,6 @@ class Retry:
             return Retry(value)
         raise InvalidJob(f"retry={shown(value)} is neither a Retry nor a number of retries")
 
-    @staticmethod
-    def stored(data: RetryData) -> Retry:
-        """The policy that was stored as `data`. InvalidJob if no policy can be."""
-        return Retry(
-            data.max_retries,
-            base=timedelta(milliseconds=data.base_ms),
-            factor=data.factor,
-            cap=timedelta(milliseconds=data.cap_ms),
-            jitter=data.jitter,
-            delays=None
-            if data.delays_ms is None
-            else [timedelta(milliseconds=ms) for ms in data.delays_ms],
-        )
-
     @property
     def data(self) -> RetryData:
         """The policy as data, to be stored with a job.
@@ -153,3 +139,17 @@ def _errors(value: object, option: str) -> tuple[type[BaseException], ...]:
 
 UNDECLARED = Retry()
 """The policy of a task that declares none. A queue's default comes before it."""
+
+
+def stored_retry(data: RetryData) -> Retry:
+    """The policy that was stored as `data`. InvalidJob if no policy can be."""
+    return Retry(
+        data.max_retries,
+        base=timedelta(milliseconds=data.base_ms),
+        factor=data.factor,
+        cap=timedelta(milliseconds=data.cap_ms),
+        jitter=data.jitter,
+        delays=None
+        if data.delays_ms is None
+        else [timedelta(milliseconds=ms) for ms in data.delays_ms],
+    )
