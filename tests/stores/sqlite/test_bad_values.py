@@ -327,7 +327,8 @@ async def test_a_worker_or_schedule_that_cannot_be_read_hides_no_other(
     for name in ("a", "b"):
         await store.beat(worker(name), ttl_ms=60_000)
         await store.put_schedule(
-            ScheduleSpec(queue=QUEUE, id=name, every_ms=1000, template=spec("")), next_ms=clock.now
+            ScheduleSpec(queue=QUEUE, id=name, every_ms=1000, template=spec(name)),
+            next_ms=clock.now,
         )
     await change(store, f"UPDATE workers SET record = {data} WHERE name = 'a'")
     await change(store, f"UPDATE schedules SET spec = {data} WHERE id = 'a'")
