@@ -102,7 +102,7 @@ async def test_a_due_schedule_fires_once_however_many_workers_look(url: str) -> 
     now = [1_700_000_000_000]
     async with open_store(url, clock=lambda: now[0]) as store:
         bench = Bench(store)
-        template = JobSpec(queue=bench.qname, id="", name="work", payload=b"[[],{}]")
+        template = JobSpec(queue=bench.qname, id="minutely", name="work", payload=b"[[],{}]")
         spec = ScheduleSpec(queue=bench.qname, id="minutely", template=template, every_ms=60_000)
         await store.put_schedule(spec, next_ms=now[0] + 60_000)
         schedulers = [
