@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from jobq.core.checks import MAX_NAME_LENGTH
 from jobq.core.records import QueueName
 from jobq.stores.valkey import keys
 from jobq.stores.valkey.store import ValkeyStore
@@ -48,12 +49,26 @@ def test_known_slots() -> None:
     ]
 
 
-@pytest.mark.parametrize("name", NASTY)
-async def test_a_queue_may_have_any_name(store: ValkeyStore, name: str) -> None:
-    queue = QueueName(name, name)
+@pytest.mark.parametrize(
+    ("tenant", "name"),
+    [
+        ("%7b", "%7b"),
+        ("%", "%"),
+        ("ünï ☃", "ünï ☃"),
+        ("q" * MAX_NAME_LENGTH, "q" * MAX_NAME_LENGTH),
+        ("☃" * MAX_NAME_LENGTH, "☃" * MAX_NAME_LENGTH),
+        ("t", ":"),
+        ("t", "a:b"),
+        ("%3a", "b:1"),
+    ],
+)
+async def test_a_queue_may_have_any_name_that_is_allowed(
+    store: ValkeyStore, tenant: str, name: str
+) -> None:
+    queue = QueueName(tenant, name)
     await store.put([spec(queue, "a")])
     assert [lease.queue for lease in await take(store, queue)] == [queue]
-    assert [record.queue for record in await store.queues(name)] == [queue]
+    assert [record.queue for record in await store.queues(tenant)] == [queue]
 
 
 def test_jobs_of_one_key_share_a_partition() -> None:
