@@ -15,7 +15,7 @@ from confluent_kafka import Consumer, KafkaError
 
 from jobq.core import wire
 from jobq.core.event_records import EventRecord
-from jobq.core.records import JobSpec
+from jobq.core.records import MAX_ID_LENGTH, JobSpec
 from jobq.relay import Relay, open_target
 from jobq.stores.base import Store
 from tests.kafka import Kafka
@@ -104,7 +104,8 @@ async def test_an_event_too_large_for_the_broker_is_saved_as_rejected(
         f"kafka://{kafka.address}/small?message.max.bytes=1000&compression.type=none"
     )
     relay = Relay(store, target, rejected=tmp_path / "refused.jsonl")
-    long_name = JobSpec(queue=QUEUE, id="long", name="x" * 2000, payload=b"[[],{}]", given_id=True)
+    name = "\N{SNAIL}" * MAX_ID_LENGTH  # of 4 bytes each
+    long_name = JobSpec(queue=QUEUE, id="long", name=name, payload=b"[[],{}]", given_id=True)
     await store.put([long_name])
     await put(store, "short")
     assert await relay.drain() == 2
