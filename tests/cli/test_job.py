@@ -12,6 +12,7 @@ import yaml
 
 from jobq import Queue, Worker
 from jobq.cli.job_logs import unseen
+from jobq.core.new_jobs import Checked
 from jobq.core.records import JobSpec, QueueName, RetryData
 from jobq.stores import open_store
 from jobq.stores.sqlite import SqliteStore
@@ -403,7 +404,7 @@ def test_a_damaged_job_is_listed_as_damaged_beside_others(ctl: Ctl, url: str) ->
             good = JobSpec(queue=shop, id="good", name="add", payload=b"[[2,3],{}]")
             nan = msgspec.structs.replace(good, id="nan", retry=RetryData(factor=math.nan))
             torn = msgspec.structs.replace(good, id="torn", timeout_ms=1000)
-            await store.put([good, nan, torn])
+            await store.put(Checked([good, nan, torn]))  # past the check, which refuses nan
             assert isinstance(store, SqliteStore)
             tear = "UPDATE jobs SET options = x'ff' WHERE id = 'torn'"
             await store._write(lambda tx: tx.execute(tear).fetchall())

@@ -9,6 +9,7 @@ from typing import Any, get_args
 import pytest
 
 from jobq.core.commands import Cancel
+from jobq.core.new_jobs import Checked
 from jobq.core.policies import Retry
 from jobq.core.records import AnyOutcome, JobKey, RetryData
 from jobq.core.states import State
@@ -18,6 +19,13 @@ from jobq.engine.journal import _OUTCOMES
 from jobq.engine.service import Outage, on_outage
 
 from .kit import Bench, Gate, eventually
+
+
+async def add_undecidable(bench: Bench, name: str, *args: Any) -> str:
+    """Put a job whose retry policy is none, past the check that refuses it. Returns its id."""
+    spec = bench.spec(name, *args, retry=RetryData(factor=math.nan))
+    (stored,) = await (await bench.store()).put(Checked([spec]))
+    return stored.id
 
 
 async def test_a_policy_that_is_none_fails_its_job_and_frees_its_slot(
@@ -31,7 +39,7 @@ async def test_a_policy_that_is_none_fails_its_job_and_frees_its_slot(
     async def works() -> str:
         return "done"
 
-    id = await bench.add("breaks", retry=RetryData(factor=math.nan))
+    id = await add_undecidable(bench, "breaks")
     async with bench.worker(concurrency=1) as worker:
         record = await bench.ended(id)
         assert (await bench.ended(await bench.add("works"))).state is State.COMPLETED
@@ -48,7 +56,7 @@ async def test_one_run_of_a_batch_that_cannot_be_decided_costs_no_other(bench: B
         return [ValueError(item) if item == "bad" else item for item in items]
 
     bench.register(handle, batch=BatchSize(3))
-    bad = await bench.add("handle", "bad", retry=RetryData(factor=math.nan))
+    bad = await add_undecidable(bench, "handle", "bad")
     good = [await bench.add("handle", "a"), await bench.add("handle", "b")]
     async with bench.worker(concurrency=3):
         assert (await bench.ended(bad)).state is State.FAILED

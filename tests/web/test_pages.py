@@ -13,6 +13,7 @@ import httpx
 import pytest
 
 from jobq.core.codec import JSON
+from jobq.core.new_jobs import Checked
 from jobq.core.queues import Limits, QueueConfig
 from jobq.core.records import (
     Claim,
@@ -196,7 +197,9 @@ async def test_filters_narrow_the_list(
 
 async def test_a_damaged_job_is_listed_as_damaged_beside_others(site: Site) -> None:
     await site.put("a")
-    await site.put("b", retry=RetryData(factor=math.nan))
+    nan = RetryData(factor=math.nan)
+    damaged = JobSpec(queue=BILLING, id="b", name="charge", payload=b"[[],{}]", retry=nan)
+    await site.store.put(Checked([damaged]))  # past the check, which refuses it
     html = await site.get("/jobs", tenant="default", queue="billing")
     assert sorted(rows(html)) == ["a", "b"]
     assert "Unreadable" in html

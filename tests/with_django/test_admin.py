@@ -13,6 +13,7 @@ from django.core.management import call_command
 from django.test import Client, override_settings
 
 from jobq import State, Worker, sync
+from jobq.core.new_jobs import Checked
 from jobq.core.records import JobSpec, RetryData
 from jobq.django import Queue, job_pages
 from tests.with_django.app.jobs import break_off, confirm, orders
@@ -164,17 +165,14 @@ def test_a_damaged_job_is_listed_as_damaged_beside_others(client: Client) -> Non
     async def put() -> None:
         async with orders:
             store = await orders._context.store()
-            await store.put(
-                [
-                    JobSpec(
-                        queue=orders.qname,
-                        id="nan",
-                        name="confirm",
-                        payload=b"[[1],{}]",
-                        retry=RetryData(factor=math.nan),
-                    )
-                ]
+            damaged = JobSpec(
+                queue=orders.qname,
+                id="nan",
+                name="confirm",
+                payload=b"[[1],{}]",
+                retry=RetryData(factor=math.nan),
             )
+            await store.put(Checked([damaged]))  # past the check, which refuses it
 
     asyncio.run(put())
     everything = page(client, queue="orders")
