@@ -21,6 +21,7 @@ from jobq import (
     Snooze,
     State,
     Task,
+    UnfitArguments,
     current_job,
     testing,
 )
@@ -103,7 +104,7 @@ async def test_the_error_of_a_batch_is_raised(jobs: testing.Sandbox) -> None:
 
 async def test_arguments_that_do_not_fit_are_raised(jobs: testing.Sandbox) -> None:
     await shop.task_by_name(charge.name).enqueue(amount=7)
-    with pytest.raises(TypeError, match="amount"):
+    with pytest.raises(UnfitArguments, match="amount"):
         await jobs.drain(inline=True)
 
 
