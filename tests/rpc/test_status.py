@@ -16,12 +16,23 @@ from jobq.rpc import status
 GUIDE = Path(__file__).resolve().parents[2] / "docs" / "guide" / "server-api.md"
 
 
+OF_RUNS = (
+    errors.JobFailed,
+    errors.JobCancelled,
+    errors.PermissionDenied,
+    errors.UnfitArguments,
+    errors.UndecodableArguments,
+    errors.UnstorableResult,
+)
+"""Errors of runs, in workers and waits: no call of the server ends with one."""
+
+
 def documented() -> list[str]:
     """The rows that the guide should have."""
     rows = [
         f"| `{row.code.name}` | `{error.__name__}` | {row.when} |"
         for error, row in status.TABLE.items()
-        if error not in (errors.JobFailed, errors.JobCancelled, errors.PermissionDenied)
+        if error not in OF_RUNS
     ]
     return rows + [f"| `{code.name}` | | {when} |" for code, when in status.OTHER_CODES.items()]
 

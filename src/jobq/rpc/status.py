@@ -33,6 +33,15 @@ TABLE: dict[type[JobqError], Row] = {
     errors.PayloadTooLarge: Row(
         StatusCode.INVALID_ARGUMENT, "Arguments, a result or a message are too large."
     ),
+    errors.UnfitArguments: Row(
+        StatusCode.INVALID_ARGUMENT, "Arguments do not fit the task of a worker."
+    ),
+    errors.UndecodableArguments: Row(
+        StatusCode.INVALID_ARGUMENT, "Stored arguments cannot be decoded by any worker."
+    ),
+    errors.UnstorableResult: Row(
+        StatusCode.INVALID_ARGUMENT, "The result of a run cannot be encoded, or is too large."
+    ),
     errors.Unauthenticated: Row(
         StatusCode.UNAUTHENTICATED, "The token is missing, wrong or expired."
     ),
