@@ -17,6 +17,7 @@ from jobq import (
     JobNotFound,
     Queue,
     Rate,
+    Retry,
     State,
     Unique,
     Worker,
@@ -247,7 +248,7 @@ async def test_a_schedule_can_be_run_now_beside_its_times(
 async def test_after_complete_counts_from_the_end_and_never_overlaps(
     jobs: Sandbox, clocked: Queue
 ) -> None:
-    @clocked.task(retry=1)
+    @clocked.task(retry=Retry(max_retries=1, base=1, jitter=0))
     async def slow() -> None:
         if current_job().attempt == 1:
             raise ValueError("again")
