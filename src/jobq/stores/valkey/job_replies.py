@@ -166,7 +166,8 @@ def record(queue: QueueName, view: Sequence[Any], *, whole: bool = False) -> Job
         damaged = True
         fields, more, run = (0, 0, 0, "?", None, DEFAULTS, rec), NO_EXTRAS, NO_RUN
     created, due, life, name, key, options, payload = fields
-    damaged = damaged or not created  # what broken_job in lua/record.lua made of it
+    # What broken_job in lua/record.lua made of it. A restored job may have been created at 0.
+    damaged = damaged or (not created and name == "?")
     failure = more.failure
     errors: tuple[Failure, ...] = ()
     if failed:
