@@ -16,9 +16,11 @@ from opentelemetry.trace import SpanKind
 from prometheus_client import CollectorRegistry
 
 from jobq import Job, Queue, RateLimited, Retry, Worker, current_job
+from jobq.core.records import JobSpec
 from jobq.otel import Telemetry
 from jobq.prometheus import Metrics
 from jobq.sentry import Sentry
+from tests.api.deferrals import deferral
 from tests.telemetry.apps import apart
 from tests.telemetry.test_sentry import Kept, sent
 from tests.waiting import until
@@ -150,7 +152,18 @@ async def with_arguments_that_do_not_fit(queue: Queue, worker: Worker) -> dict[s
     @queue.task(retry=0)
     async def work(n: int) -> None: ...
 
-    await (await queue.task_by_name("work").enqueue()).wait(timeout=10)
+    job = await queue.task_by_name("work").enqueue()
+    assert "do not fit" in await deferral(job)
+    return {"released": 1}
+
+
+async def with_arguments_that_cannot_be_decoded(queue: Queue, worker: Worker) -> dict[str, int]:
+    @queue.task(retry=0)
+    async def work(n: int) -> None: ...
+
+    store = await queue._context.store()
+    await store.put([JobSpec(queue=queue._context.qname, id="x", name="work", payload=b"{")])
+    await queue.job("x").wait(timeout=10)
     return {"failed": 1}
 
 
@@ -181,6 +194,7 @@ Scene = Callable[[Queue, Worker], Awaitable[dict[str, int]]]
         in_a_thread_that_times_out,
         that_exits,
         with_arguments_that_do_not_fit,
+        with_arguments_that_cannot_be_decoded,
         with_steps,
     ],
     ids=lambda scene: scene.__name__,
