@@ -114,7 +114,7 @@ class CurrentJob:
     def batch(self) -> tuple[CurrentJob, ...]:
         """In a middleware around a batch task: all jobs of the call. Empty for other tasks."""
         batch = getattr(self._run, "batch", None)
-        return () if batch is None else tuple(CurrentJob(run) for run in batch.runs)
+        return () if batch is None else tuple(CurrentJob(run) for run in batch.called)
 
     def lifespan(self, kind: type[T]) -> T:
         """The value that the worker's lifespan yielded. ConfigError if it is not of this type."""

@@ -28,6 +28,7 @@ class Batch:
     def __init__(self, handler: Handler) -> None:
         self.handler = handler
         self.runs: list[Run] = []
+        self.called: list[Run] = []  # those whose items the handler gets, once it is called
         self.timer: asyncio.TimerHandle | None = None
         self.task: asyncio.Task[None] | None = None  # its call, once started
 
@@ -133,6 +134,7 @@ class Batches:
         for run in batch.runs:
             runner.interrupts.arm(run, handler, started)
         runs, items = self._bound(batch)
+        batch.called = runs
         if not runs:
             return
         in_batch.set(runs[0])
