@@ -37,6 +37,8 @@ async def ended(session: Session, job: JobKey, life: int | None, deadline: Deadl
     created_ms: int | None = None
     outage = _Outage(deadline)
     while True:
+        if deadline.closed:  # a closed store must not be listened to again
+            raise over(job, deadline)
         try:
             with ClosedAsError(job, deadline):
                 async with session.store.listen([topic]) as signals:
