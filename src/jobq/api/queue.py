@@ -170,7 +170,8 @@ class Queue(OperatorMethods, LimitMethods, ScheduleMethods, LockMethods):
         return os.environ.get("JQ_URL") or DEFAULT_URL
 
     def __repr__(self) -> str:
-        return f"<Queue {self.name!r} of tenant {self.tenant!r}>"
+        known = vars(self._context).get("qname")  # asking for it may ask a jq-server
+        return f"<Queue {self.name!r} of tenant {known.tenant if known else '?'!r}>"
 
     @property
     def tenant(self) -> str:

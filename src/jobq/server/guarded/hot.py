@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -14,6 +15,7 @@ from jobq.core.checks import MAX_STEPS, check_id, check_step_size
 from jobq.core.defaults import LOG_LINE, LOG_LINES
 from jobq.core.failures import bounded_failure
 from jobq.core.new_jobs import Checked, check_specs
+from jobq.core.printable import one_line
 from jobq.core.records import (
     MAX_ID_LENGTH,
     AnyOutcome,
@@ -43,6 +45,8 @@ from jobq.server.parts import check_parts
 from jobq.server.quotas import ROOM_MS
 from jobq.server.specs import check_outcome, check_span, check_word
 from jobq.stores.base import pipeline_of
+
+log = logging.getLogger("jobq.server")
 
 _LONGEST_LINE = LOG_LINE + 100
 """Characters of a log line. A client that cuts a line says how much is missing."""
@@ -205,6 +209,8 @@ class GuardedHot(Guard):
             f"store {most:,} per job: store the data elsewhere and return a reference",
             at_ms=self._now_ms(),
         )
+        # The worker believes that the run ended as it reported.
+        log.warning("job %s failed: %s", one_line(outcome.id), failure.message)
         return Fail(queue=outcome.queue, id=outcome.id, token=outcome.token, failure=failure)
 
     async def _settle(
