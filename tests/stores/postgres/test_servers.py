@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import select
+import shutil
 import signal
 import time
 from collections.abc import Iterator
 from contextlib import closing
+from pathlib import Path
 
 import psycopg
 import pytest
@@ -41,6 +43,25 @@ def test_only_the_settings_for_benchmarks_sync_commits(shared: Server) -> None:
 def test_an_unknown_version_names_the_package_to_install() -> None:
     with pytest.raises(servers.Missing, match=r"no PostgreSQL 9: apt install postgresql-9$"):
         postgres.binaries("9")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root starts servers as another user")
+def test_root_starts_a_server_from_a_folder_that_is_closed_to_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    servers.postgres_or_skip()
+    wheel = next(postgres._candidates(postgres.DEFAULT_VERSION)).parents[1]
+    closed = tmp_path / "closed"
+    for part in wheel.parent.glob(f"{wheel.name}*"):
+        shutil.copytree(part, closed / part.name, symlinks=True)
+    closed.chmod(0o700)
+    here = closed / wheel.name / "pginstall" / "bin"
+    monkeypatch.setattr(postgres, "_candidates", lambda version: [here])
+    with servers.running(FAST, version="16") as server:
+        assert ask(server.url, "select 7") == [(7,)]
+        assert not server.bin.is_relative_to(closed)
+        assert postgres.binaries("16") == server.bin, "the copy is made once"
+    shutil.rmtree(server.bin.parents[2])
 
 
 def test_a_removed_server_leaves_no_process_and_no_data() -> None:
