@@ -36,10 +36,10 @@ test: check  ## everything CI runs: check, then the tests
 	@$(PYTEST) $(PYTEST_ARGS) -m "not faults" $(ARGS)
 
 test-store: $(STAMP)  ## the tests that run on any store, on one: make test-store STORE=sqlite
-	@$(PYTEST) $(PYTEST_ARGS) src/jobq/stores/conformance tests/core tests/api tests/engine --store $(or $(STORE),sqlite) $(ARGS)
+	@$(PYTEST) $(PYTEST_ARGS) src/jobq_conformance tests/core tests/api tests/engine --store $(or $(STORE),sqlite) $(ARGS)
 
 test-server: $(STAMP)  ## the contract suite over grpc://, on servers that keep jobs in SQLite, Valkey and PostgreSQL; and their pair matrix
-	@$(PYTEST) $(PYTEST_ARGS) src/jobq/stores/conformance --store grpc --store grpc-valkey --store grpc-postgres $(ARGS)
+	@$(PYTEST) $(PYTEST_ARGS) src/jobq_conformance --store grpc --store grpc-valkey --store grpc-postgres $(ARGS)
 	@$(PYTEST) tests/pairs --store memory --store grpc --store grpc-valkey --store grpc-postgres $(ARGS)
 
 test-django: .venv-django/5.2/.stamp .venv-django/6.0/.stamp  ## the tests of jobq.django on Django 5.2 with django-tasks, and on Django 6.0 (needs Python 3.12)

@@ -40,7 +40,6 @@ NEEDS_AN_EXTRA = {
         "prometheus_client",
     },
     "jobq.server.hints": {"hiredis"},
-    "jobq.stores.conformance": {"pytest", "hypothesis"},
     "jobq.stores.remote": {"grpc", "google"},
     "jobq.stores.valkey": {"hiredis"},
     "jobq.testing.fake_worker": {"grpc", "google"},

@@ -12,11 +12,11 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-TESTS = ("tests", "src/jobq/stores/conformance")
+TESTS = ("tests", "src/jobq_conformance")
 
 ALLOWED = {
     "tests/waiting.py": "the helpers that every other test uses",
-    "src/jobq/stores/conformance/kit.py": "the same for the suite, which is part of the package",
+    "src/jobq_conformance/kit.py": "the same for the suite, which is part of the package",
     "tests/cli/apps": "programs under test: they import nothing of the tests",
     "tests/faults/app.py": "a program under test",
     "tests/pipeline/app.py": "a program under test",

@@ -10,7 +10,7 @@ from uuid import uuid4
 import pytest
 
 from jobq import Queue, testing
-from jobq.stores.conformance.places import at
+from jobq_conformance.places import at
 from scripts import postgres
 from tests.places.server import ServerThread, serving
 from tests.stores.postgres.servers import postgres_or_skip

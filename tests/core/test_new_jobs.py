@@ -14,7 +14,7 @@ from jobq.core.new_jobs import Checked, check_command, check_spec, check_specs, 
 from jobq.core.records import MAX_ID_LENGTH, Edge, JobKey, JobSpec, QueueName
 from jobq.core.waits import Children, child_note
 from jobq.errors import InvalidJob
-from jobq.stores.conformance.spec_values import (
+from jobq_conformance.spec_values import (
     Case,
     Data,
     Level,

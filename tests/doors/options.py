@@ -9,7 +9,7 @@ from typing import Any
 from jobq import Queue, Retry, Unique
 from jobq.api.task import Task
 from jobq.core.checks import MAX_EPOCH_MS
-from jobq.stores.conformance.spec_values import Case
+from jobq_conformance.spec_values import Case
 
 SAME = frozenset(
     {"id", "name", "priority", "lifo", "max_stalls", "cost", "key", "meta", "on_child_failure"}

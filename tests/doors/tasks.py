@@ -6,7 +6,7 @@ from typing import Any
 
 from jobq import Queue, current_job
 from jobq.errors import InvalidJob
-from jobq.stores.conformance.spec_values import cases
+from jobq_conformance.spec_values import cases
 from tests.doors.options import call_of, expresses
 
 queue = Queue("children", "memory://children", tenant="doors")

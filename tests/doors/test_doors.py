@@ -1,7 +1,7 @@
 """Every way to store a job does the same with every value: it stores it, or refuses it in the same
 words and stores nothing.
 
-The values are those of the contract's own tests (`stores/conformance/spec_values.py`), which go
+The values are those of the contract's own tests (`jobq_conformance/spec_values.py`), which go
 through every store. Here are the ways in front of a store: the public API, the command line, the
 services of a jq-server, a hostile client, child processes, Spark.
 """
@@ -42,8 +42,12 @@ from jobq.server.principal import ANYONE
 from jobq.server.settings import ServerSettings
 from jobq.stores import open_store
 from jobq.stores.base import Store
-from jobq.stores.conformance.kit import FakeClock, fail, release
-from jobq.stores.conformance.spec_values import (
+from jobq.stores.remote.store import RemoteStore
+from jobq.web.data.bodies import PriorityBody, RescheduleBody
+from jobq.web.data.on_jobs import reprioritise, reschedule
+from jobq.web.data.view import View
+from jobq_conformance.kit import FakeClock, fail, release
+from jobq_conformance.spec_values import (
     UNREAD,
     Case,
     Level,
@@ -57,10 +61,6 @@ from jobq.stores.conformance.spec_values import (
     seen,
     with_value,
 )
-from jobq.stores.remote.store import RemoteStore
-from jobq.web.data.bodies import PriorityBody, RescheduleBody
-from jobq.web.data.on_jobs import reprioritise, reschedule
-from jobq.web.data.view import View
 from tests.doors import tasks
 from tests.doors.options import SAME, call_of, expresses
 from tests.server.serving import RunningServer, running

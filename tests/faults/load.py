@@ -19,8 +19,8 @@ from jobq.core.states import ENDED, State
 from jobq.errors import StoreUnavailable
 from jobq.stores import open_store
 from jobq.stores.base import Store
-from jobq.stores.conformance.audit import check_story, stories_of
-from jobq.stores.conformance.kit import read_log
+from jobq_conformance.audit import check_story, stories_of
+from jobq_conformance.kit import read_log
 from tests.waiting import takes, until, until_it_succeeds
 
 APP = Path(__file__).with_name("app.py")

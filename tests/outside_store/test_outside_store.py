@@ -13,7 +13,7 @@ import pytest
 
 from jobq.errors import ConfigError
 from jobq.stores import base, open_store
-from jobq.stores.conformance.roles import ROLES, needs, roles_of
+from jobq_conformance.roles import ROLES, needs, roles_of
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]

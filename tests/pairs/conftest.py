@@ -12,8 +12,8 @@ import pytest
 from jobq.core.states import State
 from jobq.errors import JobqError
 from jobq.stores.base import Store
-from jobq.stores.conformance.kit import FakeClock
-from jobq.stores.conformance.places import PLACES, Fresh, Unavailable
+from jobq_conformance.kit import FakeClock
+from jobq_conformance.places import PLACES, Fresh, Unavailable
 from tests.pairs.claims import check_everything
 from tests.pairs.features import FEATURES
 from tests.pairs.matrix import Scenario, pairs

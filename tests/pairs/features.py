@@ -10,7 +10,7 @@ from jobq.core.queues import RetentionData, Tokens, Window
 from jobq.core.records import MAX_PRIORITY, Edge, JobKey, Lease
 from jobq.core.states import Kind as Happened
 from jobq.core.states import State
-from jobq.stores.conformance.kit import SECOND, complete, fail, ref
+from jobq_conformance.kit import SECOND, complete, fail, ref
 from tests.pairs.claims import first_start
 from tests.pairs.feature import Feature, Kind
 from tests.pairs.runs import RUNS, work_off

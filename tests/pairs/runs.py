@@ -12,7 +12,7 @@ from jobq.core.control import RateLimited, Reject, Snooze, WaitForSignal
 from jobq.core.decide import Raised, TimedOut
 from jobq.core.records import AnyOutcome, Lease, Note, RetryData
 from jobq.core.states import Kind, State
-from jobq.stores.conformance.kit import LEASE, SECOND, block, complete, ref
+from jobq_conformance.kit import LEASE, SECOND, block, complete, ref
 from tests.pairs.feature import Feature, Run
 from tests.pairs.scene import Scene
 

@@ -23,9 +23,9 @@ from jobq.core.records import (
 from jobq.core.states import State
 from jobq.errors import ConfigError
 from jobq.stores.base import Store
-from jobq.stores.conformance.audit import audit
-from jobq.stores.conformance.kit import SECOND, Desk, FakeClock, complete, fresh_queue
 from jobq.stores.valkey.keys import partition_of
+from jobq_conformance.audit import audit
+from jobq_conformance.kit import SECOND, Desk, FakeClock, complete, fresh_queue
 from tests.pairs.feature import Feature, Kind, Run
 from tests.pairs.story import described, kept, of_jobs
 

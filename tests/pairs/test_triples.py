@@ -7,7 +7,7 @@ from collections.abc import Callable
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from jobq.stores.conformance.test_machine import EXAMPLES
+from jobq_conformance.test_machine import EXAMPLES
 from tests.pairs.feature import KINDS, Kind
 from tests.pairs.features import FEATURES
 from tests.pairs.matrix import Scenario

@@ -12,7 +12,7 @@ import msgspec
 
 from jobq.core.records import JobRecord, Lease, PutResult, UniqueMode, UniqueSpec
 from jobq.core.states import State
-from jobq.stores.conformance.kit import SECOND
+from jobq_conformance.kit import SECOND
 from tests.pairs.feature import Feature
 from tests.pairs.scene import Scene
 

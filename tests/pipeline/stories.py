@@ -14,7 +14,7 @@ from jobq.core.records import QueueName
 from jobq.relay import Relay, open_target
 from jobq.stores import open_store
 from jobq.stores.base import Store
-from jobq.stores.conformance.kit import Desk, FakeClock, complete, fail, retry
+from jobq_conformance.kit import Desk, FakeClock, complete, fail, retry
 
 TENANT = "acme"
 MANY = [f"many-{n}" for n in range(10)]

@@ -17,7 +17,7 @@ from jobq.pipeline.proof import LogProof, QueueTotals
 from jobq.pipeline.verdict import QueueAudit
 from jobq.stores import open_store
 from jobq.stores.base import Store
-from jobq.stores.conformance.kit import Desk, FakeClock
+from jobq_conformance.kit import Desk, FakeClock
 
 NAME = ("acme", "mail")
 

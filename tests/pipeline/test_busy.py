@@ -18,7 +18,7 @@ from jobq.pipeline.lake import Lake
 from jobq.pipeline.verdict import QueueAudit
 from jobq.relay import Relay, open_target
 from jobq.stores import open_store
-from jobq.stores.conformance.kit import Desk, FakeClock, complete
+from jobq_conformance.kit import Desk, FakeClock, complete
 from tests.pipeline.conftest import take_in
 from tests.pipeline.stories import Lines, is_mark
 from tests.waiting import takes, wait_until

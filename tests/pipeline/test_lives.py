@@ -15,8 +15,8 @@ from jobq.core.records import QueueName
 from jobq.pipeline.audit import audit
 from jobq.pipeline.lake import Lake
 from jobq.stores import open_store
-from jobq.stores.conformance.kit import Desk, FakeClock
-from jobq.stores.conformance.lives import Lives
+from jobq_conformance.kit import Desk, FakeClock
+from jobq_conformance.lives import Lives
 from tests.pipeline import stories
 from tests.pipeline.conftest import take_in
 from tests.stores.valkey import servers

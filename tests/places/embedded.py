@@ -8,7 +8,7 @@ from pathlib import Path
 from unittest import mock
 from uuid import uuid4
 
-from jobq.stores.conformance.places import Fresh, at, place
+from jobq_conformance.places import Fresh, at, place
 
 
 @place("memory")

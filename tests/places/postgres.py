@@ -10,7 +10,7 @@ from unittest import mock
 
 from jobq.stores import open_store
 from jobq.stores.base import Clock, Store
-from jobq.stores.conformance.places import Fresh, Opening, Unavailable, at, place
+from jobq_conformance.places import Fresh, Opening, Unavailable, at, place
 from scripts.postgres import FAST, Missing, Server, running
 
 _REMEMBER = """

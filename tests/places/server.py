@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 from uuid import uuid4
 
-from jobq.stores.conformance.places import Fresh, Opening, Unavailable, at, place
+from jobq_conformance.places import Fresh, Opening, Unavailable, at, place
 from tests.places import postgres, valkey
 
 T = TypeVar("T")

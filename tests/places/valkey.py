@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from jobq.stores.conformance.places import Fresh, Opening, Unavailable, at, place
+from jobq_conformance.places import Fresh, Opening, Unavailable, at, place
 from tests.stores.valkey import servers
 
 

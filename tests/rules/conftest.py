@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from jobq.stores.conformance.conftest import fresh_places  # noqa: F401 (a fixture)
-from jobq.stores.conformance.places import Fresh
+from jobq_conformance.conftest import fresh_places  # noqa: F401 (a fixture)
+from jobq_conformance.places import Fresh
 from tests.rules.kit import Table
 
 STORES = ["memory", "postgres", "valkey"]

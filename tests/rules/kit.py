@@ -9,8 +9,8 @@ from collections.abc import Awaitable, Callable
 from hypothesis import HealthCheck, Phase, settings
 
 from jobq.core.clock import Anchor, steady
-from jobq.stores.conformance.kit import Desk, FakeClock, fresh_queue
-from jobq.stores.conformance.places import Fresh
+from jobq_conformance.kit import Desk, FakeClock, fresh_queue
+from jobq_conformance.places import Fresh
 
 # JQ_EXAMPLES=1000 for a long search that shrinks what it finds; a run in CI is short and the same
 # every time.

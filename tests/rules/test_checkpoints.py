@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from jobq.core.outcomes import MAX_CHECKPOINTS, checkpoint_place, is_late
 from jobq.core.records import Note
-from jobq.stores.conformance.kit import Desk, ref, snooze
+from jobq_conformance.kit import Desk, ref, snooze
 from tests.rules.kit import Table, examples
 
 NUMBERS = st.sampled_from([-1, 0, 1, 2, 3, 9, MAX_CHECKPOINTS - 1, MAX_CHECKPOINTS, 2**40])

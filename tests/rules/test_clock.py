@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from jobq.stores.conformance.kit import HOUR, MINUTE, SECOND, Desk
+from jobq_conformance.kit import HOUR, MINUTE, SECOND, Desk
 from tests.rules.kit import StoreTime, Table, examples
 
 moves = st.sampled_from(

@@ -13,7 +13,7 @@ from jobq.core.commands import Cancel, Remove, Rerun
 from jobq.core.locks import on_held_lock, releases, standing
 from jobq.core.records import AnyOutcome, JobRecord, Lease, UniqueMode, UniqueSpec
 from jobq.core.states import State
-from jobq.stores.conformance.kit import (
+from jobq_conformance.kit import (
     LEASE,
     SECOND,
     Desk,

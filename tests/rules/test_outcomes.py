@@ -26,7 +26,7 @@ from jobq.core.commands import (
 )
 from jobq.core.records import AnyOutcome, JobKey, Lease
 from jobq.core.states import State
-from jobq.stores.conformance.kit import (
+from jobq_conformance.kit import (
     LEASE,
     SECOND,
     Desk,

@@ -14,7 +14,7 @@ from jobq.core import limits
 from jobq.core.limits import RateState
 from jobq.core.queues import Limits, RateData, Tokens, Window
 from jobq.errors import InvalidJob
-from jobq.stores.conformance.kit import HOUR, Desk
+from jobq_conformance.kit import HOUR, Desk
 from tests.rules.kit import StoreTime, Table, examples
 
 FOREVER = 10_000 * HOUR  # a lease that no script outlives

@@ -19,7 +19,7 @@ from jobq.core.retention import kept_ms
 from jobq.core.states import Kind, State
 from jobq.core.verdicts import ChildEnd
 from jobq.errors import InvalidJob
-from jobq.stores.conformance.kit import HOUR, LEASE, SECOND, Desk, complete, fail, read_all
+from jobq_conformance.kit import HOUR, LEASE, SECOND, Desk, complete, fail, read_all
 from tests.rules.kit import Table, examples
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=80) | st.sampled_from(

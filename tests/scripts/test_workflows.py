@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
-from jobq.stores.conformance.places import DEFAULT_PLACES
+from jobq_conformance.places import DEFAULT_PLACES
 
 ROOT = Path(__file__).parents[2]
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))

@@ -17,9 +17,9 @@ from jobq.server.quotas import TenantLimits, TenantRules
 from jobq.server.services import SERVICES
 from jobq.server.settings import ServerSettings
 from jobq.stores.base import Store
-from jobq.stores.conformance.conftest import fresh_places  # noqa: F401 (a fixture)
-from jobq.stores.conformance.places import Fresh, Opening
 from jobq.testing import FakeWorker
+from jobq_conformance.conftest import fresh_places  # noqa: F401 (a fixture)
+from jobq_conformance.places import Fresh, Opening
 from tests.waiting import PATIENCE_S
 
 MOST = 2

@@ -64,9 +64,9 @@ from jobq.server.principal import SCOPES, Principal, Scope
 from jobq.server.quotas import TenantLimits, TenantRules
 from jobq.server.schedules import TenantSchedules
 from jobq.stores.base import Store
-from jobq.stores.conformance.conftest import fresh_places  # noqa: F401 (a fixture)
-from jobq.stores.conformance.kit import DAY, FakeClock
-from jobq.stores.conformance.places import Fresh, Opening
+from jobq_conformance.conftest import fresh_places  # noqa: F401 (a fixture)
+from jobq_conformance.kit import DAY, FakeClock
+from jobq_conformance.places import Fresh, Opening
 
 MAX_PAYLOAD = 200
 LIMITS = TenantLimits(

@@ -24,7 +24,7 @@ from jobq.server.quotas import TenantRules
 from jobq.server.settings import ServerSettings
 from jobq.stores import open_store
 from jobq.stores.base import Store
-from jobq.stores.conformance.kit import FakeClock, failure
+from jobq_conformance.kit import FakeClock, failure
 from tests.telemetry.http import get
 
 MAIL = QueueName("acme", "mail")

@@ -39,7 +39,7 @@ from jobq.server.quotas import TenantLimits, TenantRules
 from jobq.server.schedules import TenantSchedules
 from jobq.stores import open_store
 from jobq.stores.base import Store
-from jobq.stores.conformance.kit import FakeClock
+from jobq_conformance.kit import FakeClock
 
 MAIL = QueueName("acme", "mail")
 

@@ -27,8 +27,8 @@ from jobq.server.access import CALLS, ROUTES
 from jobq.server.settings import ServerSettings
 from jobq.server.told import Told
 from jobq.stores.base import Store
-from jobq.stores.conformance.places import PLACES
 from jobq.web.site import Dashboard
+from jobq_conformance.places import PLACES
 from tests.server.matrix import SENT, SERVED, calls_in, exchange, make_call
 from tests.server.serving import RunningServer, running
 from tests.stores.valkey.servers import Server, valkey_or_skip

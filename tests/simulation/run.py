@@ -21,8 +21,8 @@ from jobq.errors import ConfigError
 from jobq.relay.relay import Relay
 from jobq.stores import open_store
 from jobq.stores.base import Store
-from jobq.stores.conformance.audit import audit
-from jobq.stores.conformance.kit import read_all, read_log
+from jobq_conformance.audit import audit
+from jobq_conformance.kit import read_all, read_log
 from tests.simulation.app import URL, App, Ledger
 from tests.simulation.faults import CallFault, Freeze, Jump, Kill, OutageOf, Raise
 from tests.simulation.network import Network

@@ -12,9 +12,9 @@ import pytest
 
 from jobq.client.store_copy import QueueCopy, Report, Side
 from jobq.stores.base import Store
-from jobq.stores.conformance.audit import audit
-from jobq.stores.conformance.kit import Desk, FakeClock, fresh_queue
-from jobq.stores.conformance.places import PLACES, Fresh, Opening, Unavailable
+from jobq_conformance.audit import audit
+from jobq_conformance.kit import Desk, FakeClock, fresh_queue
+from jobq_conformance.places import PLACES, Fresh, Opening, Unavailable
 
 KINDS = ("memory", "sqlite", "valkey")
 DIRECTIONS = [

@@ -13,7 +13,7 @@ from jobq.core.queues import Limits
 from jobq.core.records import JobSpec, Note, RetryData, UniqueSpec
 from jobq.core.states import State
 from jobq.errors import ConfigError
-from jobq.stores.conformance.kit import (
+from jobq_conformance.kit import (
     DAY,
     HOUR,
     MINUTE,

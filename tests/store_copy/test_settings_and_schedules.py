@@ -19,7 +19,7 @@ from jobq.core.queues import (
 )
 from jobq.errors import ConfigError
 from jobq.stores.base import Store
-from jobq.stores.conformance.kit import DAY, HOUR, MINUTE, SECOND, Desk, complete
+from jobq_conformance.kit import DAY, HOUR, MINUTE, SECOND, Desk, complete
 from tests.store_copy.conftest import Copying
 
 CONFIG = QueueConfig(

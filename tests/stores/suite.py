@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-SUITE = ROOT / "src/jobq/stores/conformance"
+SUITE = ROOT / "src/jobq_conformance"
 
 
 def contract_suite_passes(place: str, *names: str) -> None:

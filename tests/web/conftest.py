@@ -10,8 +10,8 @@ import pytest
 
 from jobq.engine.clock import wall_clock
 from jobq.stores.base import Store
-from jobq.stores.conformance.places import PLACES, Fresh, Opening, Unavailable
 from jobq.web.site import Dashboard
+from jobq_conformance.places import PLACES, Fresh, Opening, Unavailable
 from tests.web.kit import Browser, fill
 
 

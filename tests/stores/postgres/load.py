@@ -12,7 +12,7 @@ from jobq import Queue, State, Worker
 from jobq.core.records import QueueName
 from jobq.errors import StoreUnavailable
 from jobq.stores import open_store
-from jobq.stores.conformance.audit import audit
+from jobq_conformance.audit import audit
 from tests.waiting import takes, until
 
 LEASE_S = 3.0

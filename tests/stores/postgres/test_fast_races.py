@@ -14,13 +14,13 @@ from jobq.core.records import JobKey
 from jobq.core.states import State
 from jobq.errors import StoreUnavailable
 from jobq.stores import open_store
-from jobq.stores.conformance.audit import audit
-from jobq.stores.conformance.kit import Desk, complete, retry
 from jobq.stores.postgres import fast
 from jobq.stores.postgres.claiming import Claiming
 from jobq.stores.postgres.lane import Kind
 from jobq.stores.postgres.link import Link, LinkLost
 from jobq.stores.postgres.store import PostgresStore
+from jobq_conformance.audit import audit
+from jobq_conformance.kit import Desk, complete, retry
 from tests.stores.postgres.servers import Server, ask
 from tests.stores.postgres.test_races import events_of, opened, settled
 from tests.waiting import until

@@ -11,7 +11,9 @@ import pytest
 from jobq.core.commands import Remove, Reprioritise, Rerun
 from jobq.core.queues import QueueConfig, RetentionData
 from jobq.stores import open_store
-from jobq.stores.conformance.kit import (
+from jobq.stores.postgres import fast, floors, held
+from jobq.stores.postgres.store import PostgresStore
+from jobq_conformance.kit import (
     MINUTE,
     SECOND,
     Desk,
@@ -22,8 +24,6 @@ from jobq.stores.conformance.kit import (
     release,
     retry,
 )
-from jobq.stores.postgres import fast, floors, held
-from jobq.stores.postgres.store import PostgresStore
 from tests.stores.postgres import servers
 from tests.stores.postgres.servers import FAST, Server, ask
 from tests.stores.postgres.test_wakes import SLOW_S, _race

@@ -26,9 +26,9 @@ from jobq.core.records import (
 )
 from jobq.core.states import State
 from jobq.stores import open_store
-from jobq.stores.conformance.audit import audit
-from jobq.stores.conformance.kit import Desk, FakeClock, complete, fresh_queue, ref
 from jobq.stores.postgres.store import PostgresStore
+from jobq_conformance.audit import audit
+from jobq_conformance.kit import Desk, FakeClock, complete, fresh_queue, ref
 from tests.places.postgres import without_fast_calls
 
 NEIGHBOUR = "neighbour"

@@ -11,11 +11,11 @@ import pytest
 from jobq.core.records import Claim, JobSpec, QueueName, Topic
 from jobq.stores import open_store
 from jobq.stores.base import Store
-from jobq.stores.conformance.kit import complete
 from jobq.stores.postgres import mailbox
 from jobq.stores.postgres.link import Link
 from jobq.stores.postgres.store import PostgresStore
 from jobq.stores.relational.mailbox import Notice
+from jobq_conformance.kit import complete
 from tests.stores.postgres.servers import Server, ask
 
 QUEUE = QueueName("t", "q")

@@ -9,8 +9,8 @@ import pytest
 
 from jobq.core.states import State
 from jobq.stores import open_store
-from jobq.stores.conformance.kit import Desk, FakeClock, complete, fresh_queue
 from jobq.stores.postgres import numbering
+from jobq_conformance.kit import Desk, FakeClock, complete, fresh_queue
 from tests.stores.postgres.servers import Server, ask
 
 

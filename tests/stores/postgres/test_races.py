@@ -22,7 +22,7 @@ from jobq.core.records import Claim, Lease, QueueName, UniqueSpec
 from jobq.core.states import State
 from jobq.stores import open_store
 from jobq.stores.base import Store
-from jobq.stores.conformance.kit import LEASE, Desk, FakeClock, complete, fresh_queue, retry
+from jobq_conformance.kit import LEASE, Desk, FakeClock, complete, fresh_queue, retry
 from tests.stores.postgres.servers import Server, ask
 
 ROUNDS = 40

@@ -12,8 +12,10 @@ from jobq.core.queues import Limits, QueueConfig
 from jobq.core.records import Lease
 from jobq.core.states import State
 from jobq.stores import open_store
-from jobq.stores.conformance.audit import audit
-from jobq.stores.conformance.kit import (
+from jobq.stores.postgres import clock as clocks
+from jobq.stores.postgres.clock import StoreClock
+from jobq_conformance.audit import audit
+from jobq_conformance.kit import (
     HOUR,
     LEASE,
     MINUTE,
@@ -24,8 +26,6 @@ from jobq.stores.conformance.kit import (
     ref,
     retry,
 )
-from jobq.stores.postgres import clock as clocks
-from jobq.stores.postgres.clock import StoreClock
 from scripts.postgres import new_folder
 from tests.faults.ledger.shimming import Clock, Missing, environment
 from tests.stores.postgres import servers

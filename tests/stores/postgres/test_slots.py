@@ -8,9 +8,9 @@ import psycopg
 import pytest
 
 from jobq.stores import open_store
-from jobq.stores.conformance.kit import Desk, FakeClock, fresh_queue
 from jobq.stores.postgres import slots, trimming
 from jobq.stores.postgres.slots import Slot, due
+from jobq_conformance.kit import Desk, FakeClock, fresh_queue
 from tests.stores.postgres.servers import Server, ask
 
 

@@ -14,8 +14,8 @@ import jobq
 from jobq import ConfigError, InvalidJob, LockTimeout, Queue, State, Worker, transaction
 from jobq.core.records import Claim, JobSpec, QueueName
 from jobq.stores import open_store
-from jobq.stores.conformance.spec_values import base, cases, rule, with_value
 from jobq.sync import chain
+from jobq_conformance.spec_values import base, cases, rule, with_value
 from tests.stores.postgres.callers import add_to, events, ids
 from tests.stores.postgres.servers import ask
 from tests.waiting import PATIENCE_S, nothing_happens, until
@@ -423,7 +423,7 @@ async def test_a_job_in_a_transaction_is_checked_like_any_other(queue: Queue, ur
                 spec = with_value(base(queue.qname, f"j{n}", case.field), case)
                 expected = rule(spec)
                 if isinstance(expected, JobSpec):
-                    continue  # stores/conformance puts these
+                    continue  # jobq_conformance puts these
                 try:
                     await joined.put(store, [spec])
                 except InvalidJob as error:

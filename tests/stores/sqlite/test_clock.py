@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from jobq.stores import open_store
-from jobq.stores.conformance.audit import audit
-from jobq.stores.conformance.kit import SECOND, Desk, FakeClock, complete, fresh_queue
+from jobq_conformance.audit import audit
+from jobq_conformance.kit import SECOND, Desk, FakeClock, complete, fresh_queue
 
 Desks = tuple[Desk, Desk]
 

@@ -9,8 +9,8 @@ import apsw
 from jobq.core.commands import Cancel
 from jobq.core.records import QueueName
 from jobq.stores import open_store
-from jobq.stores.conformance.kit import SECOND, Desk, FakeClock, complete, release
 from jobq.stores.relational import settings
+from jobq_conformance.kit import SECOND, Desk, FakeClock, complete, release
 
 
 def frail(path: Path) -> int:

@@ -9,9 +9,9 @@ import pytest
 
 from jobq.errors import ConfigError
 from jobq.stores import open_store
-from jobq.stores.conformance.kit import Desk, FakeClock, fresh_queue
 from jobq.stores.sqlite import checkpoints
 from jobq.stores.sqlite.database import Database
+from jobq_conformance.kit import Desk, FakeClock, fresh_queue
 from tests.waiting import until
 
 

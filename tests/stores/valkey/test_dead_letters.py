@@ -9,9 +9,9 @@ from jobq.core.commands import Remove
 from jobq.core.dead_letters import letter_id, second_letter_id
 from jobq.core.queues import QueueConfig
 from jobq.core.records import JobKey, QueueName
-from jobq.stores.conformance.kit import read_all
 from jobq.stores.valkey import keys
 from jobq.stores.valkey.store import ValkeyStore
+from jobq_conformance.kit import read_all
 from tests.stores.valkey.jobs import failed, spec, take
 
 

@@ -12,11 +12,11 @@ import pytest
 from jobq.core.commands import Cancel, Remove, Reprioritise
 from jobq.core.records import JobKey, QueueName
 from jobq.stores import open_store
-from jobq.stores.conformance.kit import Desk, FakeClock
-from jobq.stores.conformance.lives import Lives
 from jobq.stores.valkey import keys
 from jobq.stores.valkey.lua_names import texts
 from jobq.stores.valkey.store import ValkeyStore
+from jobq_conformance.kit import Desk, FakeClock
+from jobq_conformance.lives import Lives
 from tests.stores.valkey.jobs import done, exchange, spec, take
 from tests.stores.valkey.servers import Server
 

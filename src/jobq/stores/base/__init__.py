@@ -1,6 +1,6 @@
 """The Store contract. A store keeps jobs, and the rest of jobq is built on its calls.
 
-Each docstring is a promise, and stores/conformance holds every store to it. These rules apply to
+Each docstring is a promise, and jobq_conformance holds every store to it. These rules apply to
 all calls:
 
 - **Batched and bounded.** The cost of a call follows the size of its arguments (or its `limit`),

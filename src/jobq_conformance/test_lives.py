@@ -1,0 +1,45 @@
+"""Whatever happens to the jobs of an id, every store counts their lives alike.
+
+A new job begins in life 0 if the store has no record of the id, else in the life after that of the
+record (`core.retention.next_life`).
+"""
+
+from __future__ import annotations
+
+import os
+from random import Random
+
+import pytest
+
+from jobq.core.commands import Cancel, Remove
+from jobq_conformance.kit import Desk, complete, fresh_queue
+from jobq_conformance.lives import MANY, Lives
+from jobq_conformance.roles import needs
+
+pytestmark = needs("operators", "upkeep", "reads", "limits", "events", "priorities")
+
+SEEDS = int(os.environ.get("JQ_EXAMPLES", "0")) or 40
+
+
+async def test_a_purged_id_begins_again_in_life_0(q: Desk) -> None:
+    """Also if a cancel has left a place in the queue behind."""
+    lives = [(await q.put_one("a")).life]
+    await q.alter(Cancel(job=q.key("a")))
+    lives.append((await q.put_one("a")).life)
+    await q.settle(complete(await q.take()))
+    await q.alter(Remove(job=q.key("a")))
+    lives.append((await q.put_one("a")).life)
+    assert lives == [0, 1, 0]
+    assert [e.life for e in await q.events("a") if e.kind == "accepted"] == lives
+    assert len(await q.claim(MANY)) == 1
+
+
+@pytest.mark.parametrize("tenth", range(4))
+async def test_random_histories_of_one_id(q: Desk, tenth: int) -> None:
+    for seed in range(tenth * SEEDS // 4, (tenth + 1) * SEEDS // 4):
+        desk = Desk(q.store, fresh_queue(), q.clock, q.audited)
+        try:
+            await Lives(desk, Random(seed)).play()
+        except AssertionError as error:
+            error.add_note(f"seed {seed}")
+            raise
