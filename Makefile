@@ -1,6 +1,6 @@
 # Every target does its own set-up; `make` alone lists them.
 .DEFAULT_GOAL := help
-.PHONY: help demo docs test check format pairs simulate simulate-mutants fuzz faults bench bench-peers bench-postgres bench-growth bench-pipeline clean setup release hooks test-store test-server test-django test-iceberg coverage
+.PHONY: help demo docs test test-rest test-all check format pairs simulate simulate-mutants fuzz faults bench bench-peers bench-postgres bench-growth bench-pipeline clean setup release hooks test-store test-server test-django test-iceberg coverage
 SHELL := /bin/sh
 
 VENV  := .venv
@@ -18,7 +18,7 @@ NODE  := bench/peers/node/node_modules/.stamp
 # Three workers on CI's two cores, because many tests wait for servers and processes. loadfile keeps a
 # file's servers and Spark sessions in one worker.
 PYTEST      := $(BIN)/python -m pytest
-PYTEST_ARGS ?= -n 3 --dist loadfile
+PYTEST_ARGS ?= -n 3 --dist loadfile --durations 10 --durations-min 10
 
 # Shows progress while a command runs, and keeps its log if it fails.
 STEP := $(BIN)/python scripts/step.py
@@ -32,8 +32,14 @@ help:  ## list the targets
 demo: $(CORE)  ## two workers and a few thousand jobs, live, in seconds; the same through a jq-server; then, where there is Java, their events on Spark (DEMO_PIPELINE=no leaves that out)
 	@DEMO_INSTALL_SPARK="$(MAKE_COMMAND) --no-print-directory $(SPARK)" $(BIN)/python examples/demo/story.py
 
-test: check  ## everything CI runs: check, then the tests
-	@$(PYTEST) $(PYTEST_ARGS) -m "not faults" $(ARGS)
+test: check  ## check, then the tests that every change needs, in minutes; it ends with what it did not run
+	@$(PYTEST) $(PYTEST_ARGS) --tier test $(ARGS)
+
+test-rest: $(STAMP)  ## the tests that make test leaves out: more places, browser, Kafka, Iceberg, simulation
+	@$(PYTEST) $(PYTEST_ARGS) --tier rest $(ARGS)
+	@$(MAKE_COMMAND) --no-print-directory test-iceberg
+
+test-all: test test-rest  ## everything CI runs: make test, then make test-rest
 
 test-store: $(STAMP)  ## the tests that run on any store, on one: make test-store STORE=sqlite
 	@$(PYTEST) $(PYTEST_ARGS) src/jobq_conformance tests/core tests/api tests/engine --store $(or $(STORE),sqlite) $(ARGS)
@@ -52,7 +58,7 @@ test-iceberg: .venv-iceberg/.stamp  ## the tests of the lake's formats on Iceber
 	@JQ_TEST_FORMAT=iceberg .venv-iceberg/bin/python -m pytest tests/pipeline/test_formats.py tests/pipeline/test_erase.py tests/faults/test_falsified_elsewhere.py tests/faults/test_connect.py -k "iceberg or connect" -o filterwarnings= $(ARGS)
 
 coverage: $(STAMP)  ## the tests, half as fast, with the share of lines and branches they reach; fails below the floor in pyproject.toml
-	@$(PYTEST) $(PYTEST_ARGS) -m "not faults" --cov --cov-report=term $(ARGS)
+	@$(PYTEST) $(PYTEST_ARGS) --tier all --cov --cov-report=term $(ARGS)
 
 check: $(STAMP)  ## ruff, mypy --strict, who may import whom, generated docs are current, links resolve
 	@$(BIN)/ruff check

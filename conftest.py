@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import os
 from collections import Counter
+from typing import Any
 
 import pytest
 
+from tests import tiers
 from tests.places import embedded, postgres, server, valkey  # noqa: F401 (importing them registers their stores)
+from tests.progress import Progress
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -28,17 +31,36 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         metavar="VERSION",
         help="the major version of PostgreSQL that tests use, for example 18 (JQ_POSTGRES)",
     )
+    tiers.add_options(parser)
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Programs that tests start use the same version."""
+    """Programs that tests start use the same version. A run on several workers shows one line."""
     if version := config.getoption("--postgres"):
         os.environ["JQ_POSTGRES"] = version
+    if config.getoption("numprocesses", None) and not config.getoption("verbose"):
+        config.pluginmanager.register(Progress())
 
 
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Say what was not run, and what to install for it: a green run must not hide it."""
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """`--tier` chooses among what was collected."""
+    tiers.choose(config, items)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    """A worker has ended: it knows what its tier left out."""
+    node.config.stash[tiers.LEFT] = getattr(node, "workeroutput", {}).get("left", {})
+
+
+def pytest_terminal_summary(
+    terminalreporter: pytest.TerminalReporter, config: pytest.Config
+) -> None:
+    """Say what was not run, and what to install or run for it: a green run must not hide it."""
     reasons = Counter(_reason(report) for report in terminalreporter.stats.get("skipped", []))
+    left: dict[str, int] = config.stash.get(tiers.LEFT, {})
+    reasons.update(left)
     if reasons:
         terminalreporter.section("not run", sep="=", yellow=True, bold=True)
         for reason, count in reasons.most_common():

@@ -38,6 +38,9 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
         "markers", "needs(*roles): what a store must be able to do for this test (see roles.py)"
     )
+    config.addinivalue_line(
+        "markers", "topology: depends on which servers a store has and which of them has a queue"
+    )
     chosen(config)
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
+
 from jobq.core.states import State
 from jobq_conformance.kit import LEASE, Desk, complete, fail, ref, release, retry
 from jobq_conformance.roles import needs
 
-pytestmark = needs("jobs")
+pytestmark = [needs("jobs"), pytest.mark.topology]
 
 
 async def test_a_job_that_is_put_can_be_read(q: Desk) -> None:

@@ -13,7 +13,7 @@ from jobq.core.states import State
 from jobq_conformance.kit import SECOND, Desk, complete, fail, read_all, retry
 from jobq_conformance.roles import needs
 
-pytestmark = needs("dead_letters")
+pytestmark = [needs("dead_letters"), pytest.mark.topology]
 
 
 async def forwarding(q: Desk) -> Desk:

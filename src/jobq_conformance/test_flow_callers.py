@@ -14,7 +14,7 @@ from jobq.errors import InvalidJob
 from jobq_conformance.kit import HOUR, MINUTE, Desk, block, complete, drain, fail
 from jobq_conformance.roles import needs
 
-pytestmark = needs("flows")
+pytestmark = [needs("flows"), pytest.mark.topology]
 
 MANY = 600
 """Children. A step of a store has up to 500 members and edges."""

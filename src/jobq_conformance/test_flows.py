@@ -20,7 +20,7 @@ from jobq_conformance.kit import (
 )
 from jobq_conformance.roles import needs
 
-pytestmark = needs("flows")
+pytestmark = [needs("flows"), pytest.mark.topology]
 
 # ── waiting for jobs ──────────────────────────────────────────────────────────────────────────────
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import threading
 
+import pytest
+
 from jobq.core.records import JobSpec, QueueName
 from jobq.core.states import State
 from jobq.stores.base import Store
@@ -12,7 +14,7 @@ from jobq_conformance.kit import SECOND, Desk, FakeClock, complete, fresh_queue,
 from jobq_conformance.places import Opening
 from jobq_conformance.roles import needs
 
-pytestmark = needs()
+pytestmark = [needs(), pytest.mark.topology]
 
 MANY = 520
 """Queues: more than a tick of jobq's own stores looks at."""

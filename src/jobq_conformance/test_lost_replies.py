@@ -8,7 +8,7 @@ from jobq.core.states import State
 from jobq_conformance.kit import SECOND, Desk, complete, fail, ref, release, retry
 from jobq_conformance.roles import needs
 
-pytestmark = needs("delays")
+pytestmark = [needs("delays"), pytest.mark.topology]
 
 
 async def test_a_settle_repeated_is_no_false_stale(q: Desk) -> None:

@@ -15,7 +15,7 @@ from jobq.stores.base import Pipelined, Store, pipeline_of
 from jobq_conformance.kit import SECOND, Desk, complete, fail, retry
 from jobq_conformance.roles import needs
 
-pytestmark = needs("pipelined", "priorities", "keyed", "retention")
+pytestmark = [needs("pipelined", "priorities", "keyed", "retention"), pytest.mark.topology]
 
 PATIENCE = 10.0
 

@@ -11,7 +11,7 @@ from jobq.errors import InvalidJob
 from jobq_conformance.kit import DAY, Desk, complete, read_all, release
 from jobq_conformance.roles import needs
 
-pytestmark = needs("reads", "delays")
+pytestmark = [needs("reads", "delays"), pytest.mark.topology]
 
 
 async def divided(q: Desk, filter: Filter, count: int) -> list[tuple[str | None, str | None]]:

@@ -11,6 +11,8 @@ from jobq.core.records import AnyOutcome, Lease
 from jobq.core.states import State
 from jobq_conformance.kit import LEASE, SECOND, Desk, complete, ref, release, retry, snooze
 
+pytestmark = pytest.mark.topology
+
 
 async def test_a_lease_lost_to_another_handle_is_stale(q_twice: tuple[Desk, Desk]) -> None:
     first, second = q_twice

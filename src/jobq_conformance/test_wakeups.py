@@ -9,7 +9,7 @@ import pytest
 from jobq_conformance.kit import Desk
 from jobq_conformance.roles import needs
 
-pytestmark = needs("signals")
+pytestmark = [needs("signals"), pytest.mark.topology]
 
 PATIENCE_MS = 20_000
 """Far longer than a deputy takes, so that a sleep which ends by its timeout fails the test."""
