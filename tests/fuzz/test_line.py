@@ -14,6 +14,8 @@ import gc
 import logging
 import os
 from collections import Counter
+from contextlib import suppress
+from functools import partial
 from typing import Any
 from uuid import uuid4
 
@@ -85,7 +87,7 @@ async def test_mutated_sequences_lose_no_slot_and_touch_no_other_job(
     done = 0
     while done < SEQUENCES:
         count = min(ROUND, SEQUENCES - done)
-        before = len(os.listdir("/proc/self/fd"))
+        before = _open()
         handlers = Hostile(fuzzer)
         async with played(
             monkeypatch,
@@ -99,12 +101,25 @@ async def test_mutated_sequences_lose_no_slot_and_touch_no_other_job(
             handlers.url = line.queue._context.url
             await _round(line, count, done, ends)
         gc.collect()
-        assert len(os.listdir("/proc/self/fd")) <= before, "open descriptors"
+        await until(partial(_closed, before), f"all to be closed but {sorted(before)}")
         assert not strange, strange[0]
         done += count
         log.info("%d sequences: %s after %s", done, dict(ends), dict(fuzzer.made))
     assert ends["completed"] > SEQUENCES / 100, ends
     assert ends["crashed"] > SEQUENCES / 10, ends
+
+
+def _open() -> list[str]:
+    """What this process has open."""
+    found = []
+    for descriptor in os.listdir("/proc/self/fd"):
+        with suppress(FileNotFoundError):  # the one that listdir itself had open
+            found.append(os.readlink(f"/proc/self/fd/{descriptor}"))
+    return found
+
+
+def _closed(before: list[str]) -> bool:
+    return len(_open()) <= len(before)
 
 
 async def _round(line: Line, count: int, first: int, ends: Counter[str]) -> None:

@@ -75,6 +75,7 @@ def _fail_with(store: Store, error: Exception, monkeypatch: pytest.MonkeyPatch) 
 
 
 def _check(said: str, door: str) -> None:
+    said = re.sub(r"\b[0-9a-f]{64}\b|\b\d{13}\b", "", said)  # random tokens, and times
     found = [secret for secret in SECRETS if secret in said]
     assert not found, f"{door} tells {found}: {said}"
 
