@@ -6,19 +6,19 @@ record (`core.retention.next_life`).
 
 from __future__ import annotations
 
-import os
 from random import Random
 
 import pytest
 
 from jobq.core.commands import Cancel, Remove
+from jobq_conformance.examples import number
 from jobq_conformance.kit import Desk, complete, fresh_queue
 from jobq_conformance.lives import MANY, Lives
 from jobq_conformance.roles import needs
 
 pytestmark = needs("operators", "upkeep", "reads", "limits", "events", "priorities")
 
-SEEDS = int(os.environ.get("JQ_EXAMPLES", "0")) or 40
+SEEDS = number(40)
 
 
 async def test_a_purged_id_begins_again_in_life_0(q: Desk) -> None:

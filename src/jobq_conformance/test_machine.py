@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from collections import Counter
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
-from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
@@ -24,6 +22,7 @@ from jobq.core.queues import QueueConfig, RetentionData
 from jobq.core.records import AnyOutcome, Claim, JobKey, Lease, Note, Settled
 from jobq.core.states import State
 from jobq_conformance.audit import audit
+from jobq_conformance.examples import examples
 from jobq_conformance.kit import (
     Desk,
     FakeClock,
@@ -39,19 +38,6 @@ from jobq_conformance.model import LEASES, RETENTION, TTL, Model
 from jobq_conformance.places import Fresh, Opening
 
 T = TypeVar("T")
-
-# JQ_EXAMPLES=1000 for a long search that shrinks what it finds; a run in CI is short and the same
-# every time.
-EXAMPLES = int(os.environ.get("JQ_EXAMPLES", "0"))
-QUICK = settings(
-    max_examples=EXAMPLES or 80,
-    stateful_step_count=40,
-    deadline=None,
-    database=None,
-    derandomize=not EXAMPLES,
-    phases=[Phase.generate, Phase.shrink] if EXAMPLES else [Phase.generate],
-    suppress_health_check=list(HealthCheck),
-)
 
 IDS = st.sampled_from([f"j{n}" for n in range(7)])
 WORKERS = st.sampled_from(["w1", "w2"])
@@ -344,4 +330,7 @@ def test_any_history_of_a_plain_queue_keeps_the_books(
     fresh_places: Callable[[str], Fresh], store_name: str
 ) -> None:
     fresh = fresh_places(store_name)
-    run_state_machine_as_test(lambda: PlainQueue(fresh()), settings=QUICK)  # type: ignore[arg-type]  # any factory will do
+    run_state_machine_as_test(
+        lambda: PlainQueue(fresh()),  # type: ignore[arg-type]  # any factory will do
+        settings=examples(80, stateful_step_count=40),
+    )

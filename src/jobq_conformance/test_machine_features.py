@@ -10,7 +10,6 @@ from collections import Counter
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
-from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
@@ -33,6 +32,7 @@ from jobq.core.records import (
 from jobq.core.states import ENDED, State
 from jobq_conformance.audit import audit
 from jobq_conformance.claim_order import check_order
+from jobq_conformance.examples import examples
 from jobq_conformance.kit import (
     Desk,
     FakeClock,
@@ -49,7 +49,6 @@ from jobq_conformance.kit import (
     tally,
 )
 from jobq_conformance.places import Fresh, Opening
-from jobq_conformance.test_machine import EXAMPLES, QUICK
 
 T = TypeVar("T")
 
@@ -368,5 +367,5 @@ def test_any_history_of_a_busy_queue_keeps_its_rules(
     fresh = fresh_places(store_name)
     run_state_machine_as_test(
         lambda: BusyQueue(fresh()),  # type: ignore[arg-type]  # any factory will do
-        settings=settings(QUICK, max_examples=EXAMPLES or 40),
+        settings=examples(40, stateful_step_count=40),
     )

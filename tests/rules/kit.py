@@ -1,33 +1,13 @@
-"""What the rule tests share: a table to play scripts at, and how many examples there are."""
+"""What the rule tests share: a table to play scripts at."""
 
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import Awaitable, Callable
-
-from hypothesis import HealthCheck, Phase, settings
 
 from jobq.core.clock import Anchor, steady
 from jobq_conformance.kit import Desk, FakeClock, fresh_queue
 from jobq_conformance.places import Fresh
-
-# JQ_EXAMPLES=1000 for a long search that shrinks what it finds; a run in CI is short and the same
-# every time.
-EXAMPLES = int(os.environ.get("JQ_EXAMPLES", "0"))
-
-
-def examples(n: int) -> settings:
-    """This many examples, unless a longer search is asked for."""
-    phases = [Phase.explicit, Phase.generate, Phase.shrink]
-    return settings(
-        max_examples=EXAMPLES or n,
-        deadline=None,
-        database=None,
-        derandomize=not EXAMPLES,
-        phases=phases,
-        suppress_health_check=list(HealthCheck),
-    )
 
 
 class Table:

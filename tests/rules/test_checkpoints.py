@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 
 from jobq.core.outcomes import MAX_CHECKPOINTS, checkpoint_place, is_late
 from jobq.core.records import Note
+from jobq_conformance.examples import examples
 from jobq_conformance.kit import Desk, ref, snooze
-from tests.rules.kit import Table, examples
+from tests.rules.kit import Table
 
 NUMBERS = st.sampled_from([-1, 0, 1, 2, 3, 9, MAX_CHECKPOINTS - 1, MAX_CHECKPOINTS, 2**40])
 RUNS = st.lists(

@@ -5,8 +5,9 @@ from __future__ import annotations
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from jobq_conformance.examples import examples
 from jobq_conformance.kit import HOUR, MINUTE, SECOND, Desk
-from tests.rules.kit import StoreTime, Table, examples
+from tests.rules.kit import StoreTime, Table
 
 moves = st.sampled_from(
     [1, 999, SECOND, MINUTE, 11 * MINUTE, 2 * HOUR, -1, -999, -SECOND, -MINUTE, -HOUR, -25 * HOUR]

@@ -13,6 +13,7 @@ from jobq.core.commands import Cancel, Remove, Rerun
 from jobq.core.locks import on_held_lock, releases, standing
 from jobq.core.records import AnyOutcome, JobRecord, Lease, UniqueMode, UniqueSpec
 from jobq.core.states import State
+from jobq_conformance.examples import examples
 from jobq_conformance.kit import (
     LEASE,
     SECOND,
@@ -24,7 +25,7 @@ from jobq_conformance.kit import (
     retry,
     snooze,
 )
-from tests.rules.kit import Table, examples
+from tests.rules.kit import Table
 
 TTL = 20 * SECOND
 MODES: list[UniqueMode] = ["simple", "throttle", "debounce", "keep_last"]

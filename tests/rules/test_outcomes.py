@@ -26,6 +26,7 @@ from jobq.core.commands import (
 )
 from jobq.core.records import AnyOutcome, JobKey, Lease
 from jobq.core.states import State
+from jobq_conformance.examples import examples
 from jobq_conformance.kit import (
     LEASE,
     SECOND,
@@ -38,7 +39,7 @@ from jobq_conformance.kit import (
     retry,
     snooze,
 )
-from tests.rules.kit import Table, examples
+from tests.rules.kit import Table
 
 KINDS = sorted(
     outcomes.EFFECTS.keys() - {"defer"}

@@ -14,8 +14,9 @@ from jobq.core import limits
 from jobq.core.limits import RateState
 from jobq.core.queues import Limits, RateData, Tokens, Window
 from jobq.errors import InvalidJob
+from jobq_conformance.examples import examples
 from jobq_conformance.kit import HOUR, Desk
-from tests.rules.kit import StoreTime, Table, examples
+from tests.rules.kit import StoreTime, Table
 
 FOREVER = 10_000 * HOUR  # a lease that no script outlives
 

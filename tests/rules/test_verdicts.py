@@ -19,8 +19,9 @@ from jobq.core.retention import kept_ms
 from jobq.core.states import Kind, State
 from jobq.core.verdicts import ChildEnd
 from jobq.errors import InvalidJob
+from jobq_conformance.examples import examples
 from jobq_conformance.kit import HOUR, LEASE, SECOND, Desk, complete, fail, read_all
-from tests.rules.kit import Table, examples
+from tests.rules.kit import Table
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=80) | st.sampled_from(
     ["ä" * 1_999, "𝄞" * 700, "e" * 493 + "üü", "x" * 2_000, "%s %d %", ""]
