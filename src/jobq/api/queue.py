@@ -36,7 +36,6 @@ from jobq.api.task import AsyncTask, Call, PlainTask, Task
 from jobq.api.task_decorator import TaskDecorator, make_task
 from jobq.api.task_handler import TaskHandler
 from jobq.api.tasks import Tasks
-from jobq.client.tenants import DEFAULT_TENANT as DEFAULT_TENANT
 from jobq.client.tenants import tenant_for
 from jobq.core import checks
 from jobq.core.checks import Seconds, shown

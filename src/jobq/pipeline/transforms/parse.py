@@ -164,13 +164,3 @@ def _unknown_fields() -> Column:
     everything = F.from_json(F.col(LINE), "map<string,string>")
     unknown = F.map_filter(everything, lambda name, _: ~name.isin(list(wire.FIELDS)))
     return F.when((colons > known) & (F.cardinality(unknown) > 0), unknown)
-
-
-def events(staged: DataFrame) -> DataFrame:
-    """The events among staged rows."""
-    return staged.where(F.col(ROUTE) == EVENT).select(*EVENTS.columns)
-
-
-def quarantine(staged: DataFrame) -> DataFrame:
-    """The invalid records among staged rows."""
-    return staged.where(F.col(ROUTE) == BAD).select(*QUARANTINE.columns)
