@@ -225,9 +225,9 @@ class Root(Noun):
     is_root = True
 
 
-def noun(name: str, help: str, examples: str | None = None) -> Noun:
+def noun(name: str, help: str) -> Noun:
     """Create a group. Add commands with `@group.command()`."""
-    return Noun(name, help=help, examples=examples)
+    return Noun(name, help=help)
 
 
 # ── running ───────────────────────────────────────────────────────────────────────────────────────
