@@ -330,8 +330,6 @@ def server(sizes: Sizes) -> ServerCosts:
                 large = dense(target, other, "big", sizes.big + 1, result=BIG)
             few = sparse(target, put, many, sizes.sparse)
             warm = min(few.us, cycle(target, put, sizes))
-        with started(Settings(url=target.url, queue="idle", workers=IDLE_WORKERS)):
-            before = resident(target.pid)
         size = (BIG - PAYLOAD + BIG - RESULT) / 1024
         run_kb = (large.server.cpu_us - many.server.cpu_us) / size
     return ServerCosts(
@@ -347,7 +345,6 @@ def server(sizes: Sizes) -> ServerCosts:
         exchange_ms=took,
         idle_us=quiet.cpu_us,
         memory=memory,
-        worker_memory=max(0.0, (before - memory) / IDLE_WORKERS),
     )
 
 

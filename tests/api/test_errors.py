@@ -8,7 +8,7 @@ from jobq import JobFailed, Queue, Reject, Retry, testing
 
 
 async def test_a_job_lists_its_failed_runs(jobs: testing.Sandbox, clocked: Queue) -> None:
-    @clocked.task(retry=Retry(2, base=60))
+    @clocked.task(retry=Retry(2, base=60, jitter=0))
     async def charge() -> None:
         raise ValueError("no such card")
 

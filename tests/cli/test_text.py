@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from jobq.cli import text
+from jobq.core.durations import parse_duration
 
 
 @pytest.mark.parametrize(
@@ -21,7 +22,7 @@ from jobq.cli import text
     ],
 )
 def test_a_duration_is_parsed(written: str, seconds: float) -> None:
-    assert text.parse_duration(written) == seconds
+    assert parse_duration(written) == seconds
 
 
 @pytest.mark.parametrize(
@@ -29,7 +30,7 @@ def test_a_duration_is_parsed(written: str, seconds: float) -> None:
 )
 def test_an_invalid_duration_is_quoted_in_the_error(written: str) -> None:
     with pytest.raises(ValueError, match="is not a duration"):
-        text.parse_duration(written)
+        parse_duration(written)
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from jobq.core.limits import RateState, is_idle, room, take
+from jobq.core.limits import RateState, room, take
 from jobq.core.queues import RateData, Tokens, Window
 
 windows = st.builds(Window, limit=st.integers(1, 20), per_ms=st.integers(1, 100_000))
@@ -137,23 +137,3 @@ def test_a_clock_set_far_back_holds_nothing_for_long(rate: RateData, back: int) 
     taken = take(rate, state, now - back, 20)
     whole = rate.per_ms if isinstance(rate, Window) else rate.capacity * 1000 / rate.refill
     assert taken.retry_in_ms <= 2 * whole + 2
-
-
-@given(rates, steps, st.integers(0, 10**9))
-def test_a_state_that_is_idle_may_be_forgotten(
-    rate: RateData, steps: list[tuple[int, int]], later: int
-) -> None:
-    state, now = None, 0
-    for wait, cost in steps:
-        now += wait
-        state = take(rate, state, now, cost).state
-    now += later
-    if is_idle(rate, state, now):
-        assert room(rate, state, now) == room(rate, None, now)
-    assert is_idle(rate, None, now)
-
-
-@given(rates)
-def test_every_state_becomes_idle_in_the_end(rate: RateData) -> None:
-    state = take(rate, None, 0, 20).state
-    assert is_idle(rate, state, 10**9)

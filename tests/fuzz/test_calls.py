@@ -302,8 +302,6 @@ def _plain(n: Any = None, extra: Any = None) -> None:
     """A task's function."""
 
 
-# A string that is no state is an id, as in 0.1, with a warning.
-@pytest.mark.filterwarnings(r"ignore:queue.purge\(\*ids\):DeprecationWarning")
 async def test_a_fuzzed_call_succeeds_or_is_refused_and_harms_no_other(url: str) -> None:
     random = Random(SEED)
     queue = Queue("fuzzed", url)

@@ -25,7 +25,8 @@ from jobq.core.records import (
 from jobq.core.states import State
 from jobq.core.workers import WorkerRecord
 from jobq.errors import AccessDenied, ConfigError, InvalidJob, JobNotFound
-from jobq.server.guard import CALLS, GuardedStore
+from jobq.server.access import CALLS
+from jobq.server.guard import GuardedStore
 from jobq.server.principal import ANYONE, Principal, Scope
 from jobq.server.quotas import TenantRules
 from jobq.stores import open_store

@@ -54,10 +54,6 @@ class Scenario:
         workers = [f"w{n}" for n in range(len(self.workers))]
         return [*workers, *self.producers, *(f"r{n}" for n in range(self.relays))]
 
-    def without_faults(self) -> Scenario:
-        """The same in a calm world."""
-        return replace(self, faults=(), lossy=0.0, slow=0.0)
-
 
 def draw(seed: int) -> Scenario:
     """The scenario of a seed."""

@@ -90,18 +90,6 @@ async def wrong_limits() -> None:
     Queue("q", key_rate=100)  # type: ignore[arg-type]
 
 
-async def old_names() -> None:
-    Rate(limit=100, per=60)  # type: ignore[call-arg]
-    Every(60, limit=3)  # type: ignore[call-arg]
-    charge.options(wait=5)  # type: ignore[call-arg]
-    billing.named("charge")  # type: ignore[attr-defined]
-    await billing.clear()  # type: ignore[attr-defined]
-    billing.sync.clean("completed")  # type: ignore[attr-defined]
-    billing.find(limit=5)  # type: ignore[call-arg]
-    await Worker(billing).run(wait=5)  # type: ignore[call-arg]
-    charge.queue.counts()  # type: ignore[attr-defined]
-
-
 async def wrong_selections() -> None:
     billing.select("failed", nme="charge")  # type: ignore[call-arg]
     billing.select("failed", error=ValueError)  # type: ignore[arg-type]

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import Literal, Protocol
 
 import msgspec
 
-from jobq.core.deprecated import renamed_attribute
 from jobq.core.moments import moment_or_none
 from jobq.core.policies import Retry
 from jobq.core.policies.retry import stored_retry
@@ -36,16 +35,13 @@ class TaskPolicy(Protocol):
         ...
 
 
-class UniqueLock(msgspec.Struct, frozen=True, kw_only=True, rename={"period": "ttl"}):
+class UniqueLock(msgspec.Struct, frozen=True, kw_only=True):
     """The unique lock of a job. `lock` is a digest of the task and the arguments: jobs with the
     same digest count as the same job. `period`: how long the lock holds at most."""
 
     lock: str
     mode: UniqueMode
     period: timedelta | None
-
-    if not TYPE_CHECKING:
-        ttl = renamed_attribute("ttl", "period")
 
 
 class AppliedOptions(msgspec.Struct, frozen=True, kw_only=True):

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import msgspec
 
 from jobq.api.applied import AppliedOptions, TaskPolicy, applied
 from jobq.core import queues, records
 from jobq.core.codec import get_codec
-from jobq.core.deprecated import renamed_attribute
 from jobq.core.event_records import EventRecord
 from jobq.core.moments import moment, moment_or_none
 from jobq.core.records import Failure, Mode
@@ -159,7 +158,7 @@ class QueueStats(msgspec.Struct, frozen=True, kw_only=True):
     held_until: datetime | None = None  # no job starts before this time, see `Queue.hold`
 
 
-class MinuteMetrics(msgspec.Struct, frozen=True, kw_only=True, rename={"latency": "wait"}):
+class MinuteMetrics(msgspec.Struct, frozen=True, kw_only=True):
     """What happened in one minute of one queue. All fields are sums, so minutes can be added."""
 
     minute: datetime
@@ -172,9 +171,6 @@ class MinuteMetrics(msgspec.Struct, frozen=True, kw_only=True, rename={"latency"
     stalled: int
     latency: timedelta  # of the jobs that started: from due to started, summed
     run: timedelta  # of the runs that ended: from started to ended, summed
-
-    if not TYPE_CHECKING:
-        wait = renamed_attribute("wait", "latency")
 
 
 class WorkerInfo(msgspec.Struct, frozen=True, kw_only=True):

@@ -7,8 +7,8 @@ loop of such calls.
 from __future__ import annotations
 
 import copy
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
-from typing import TYPE_CHECKING, Any, Self, Unpack
+from collections.abc import AsyncIterator, Sequence
+from typing import Self, Unpack
 
 from jobq.api import info, purging, tree
 from jobq.api.context import QueueMethods
@@ -18,13 +18,12 @@ from jobq.api.tree import FlowTree
 from jobq.client.session import CHUNK, batches
 from jobq.core import checks
 from jobq.core.checks import Seconds
-from jobq.core.commands import AnyCommand, Remove, Rerun, Revive
+from jobq.core.commands import Remove, Rerun, Revive
 from jobq.core.criteria import Place
-from jobq.core.deprecated import renamed_arguments, warn_renamed
 from jobq.core.graph import revivals
 from jobq.core.records import Filter, JobKey, JobRecord
 from jobq.core.states import State
-from jobq.errors import InvalidJob, JobNotFound
+from jobq.errors import JobNotFound
 
 _PAGE = 100
 """Jobs per call of `find`: few enough for a first page to arrive quickly."""
@@ -35,7 +34,6 @@ class OperatorMethods(QueueMethods):
 
     # ── reading ───────────────────────────────────────────────────────────────────────────────────
 
-    @renamed_arguments(limit="max_jobs")
     async def find(
         self,
         *,
@@ -96,7 +94,6 @@ class OperatorMethods(QueueMethods):
         store = await self._context.store()
         return [info.worker_info(record) for record in await store.workers(self.qname)]
 
-    @renamed_arguments(limit="max_jobs")
     async def flow_tree(self, id: str, *, max_jobs: int = tree.MAX_JOBS) -> FlowTree:
         """A job with the jobs it waits for, what those wait for, and so on; or a whole flow by its
         id.
@@ -136,7 +133,14 @@ class OperatorMethods(QueueMethods):
 
         Jobs in another state are left alone. An unknown id raises JobNotFound before any job
         changes."""
-        return await self._change_failed(ids, name, lambda job: Rerun(job=job, actor=self.actor))
+        name = None if name is None else checks.check_task_name(name)
+        store = await self._context.store()
+        total = 0
+        async for jobs in self._failed(ids, name):
+            if jobs:
+                commands = [Rerun(job=job, actor=self.actor) for job in jobs]
+                total += (await store.alter(commands)).count("done")
+        return total
 
     async def rerun_flow(self, id: str) -> int:
         """Run the failed and cancelled members of a flow again, and keep the finished ones.
@@ -170,29 +174,21 @@ class OperatorMethods(QueueMethods):
             total += (await store.alter(commands)).count("done")
         return total
 
-    def purge(
+    async def purge(
         self,
         *states: State | str,
         name: str | None = None,
         older_than: Seconds = 0,
         max_jobs: int | None = None,
-    ) -> Coroutine[Any, Any, int]:
+    ) -> int:
         """Remove all jobs in these states (default: failed) and return how many.
 
         Ended jobs are deleted, those that ended first come first; waiting, delayed and blocked jobs
         are cancelled. `name` restricts this to one task, `older_than` to jobs that ended at least
         that long ago, `max_jobs` to a number of jobs. Active jobs cannot be purged: cancel them.
         """
-        if states and not any(purging.is_state(state) for state in states):
-            warn_renamed("queue.purge(*ids)", "queue.remove(*ids)")
-            if older_than or max_jobs is not None:
-                raise InvalidJob(
-                    f"purge({checks.shown(states[0])}): this is not a state, and older_than= "
-                    "and max_jobs= apply to states only; use remove(*ids) for jobs by id"
-                )
-            return self._change_failed(states, name, lambda job: Remove(job=job, actor=self.actor))
         wanted = purging.Purge(self._context, states or (State.FAILED,), name, older_than, max_jobs)
-        return wanted.run()
+        return await wanted.run()
 
     async def obliterate(self, *, force: bool = False) -> None:
         """Remove the queue with everything in it: jobs, schedules, limits, events.
@@ -204,21 +200,6 @@ class OperatorMethods(QueueMethods):
             self.qname, force=checks.check_bool(force, "force"), limit=CHUNK, actor=self.actor
         ):
             pass
-
-    if not TYPE_CHECKING:
-
-        def clear(self, *, delayed=False):
-            """The old name of `purge("waiting")` and, with `delayed`, of
-            `purge("waiting", "delayed", "blocked")`."""
-            states = ("waiting", "delayed", "blocked") if delayed else ("waiting",)
-            warn_renamed("queue.clear()", f"queue.purge({', '.join(map(repr, states))})")
-            checks.check_bool(delayed, "delayed")
-            return self.purge(*states)
-
-        def clean(self, state, *, older_than=0, limit=None):
-            """The old name of `purge(state)`."""
-            warn_renamed("queue.clean(state)", "queue.purge(state)")
-            return self.purge(purging.check_ended(state), older_than=older_than, max_jobs=limit)
 
     # ── internal ──────────────────────────────────────────────────────────────────────────────────
 
@@ -252,14 +233,3 @@ class OperatorMethods(QueueMethods):
         ]
         for start in range(0, len(failed), CHUNK):
             yield failed[start : start + CHUNK]
-
-    async def _change_failed(
-        self, ids: Sequence[str], name: str | None, command: Callable[[JobKey], AnyCommand]
-    ) -> int:
-        name = None if name is None else checks.check_task_name(name)
-        store = await self._context.store()
-        total = 0
-        async for jobs in self._failed(ids, name):
-            if jobs:
-                total += (await store.alter([command(job) for job in jobs])).count("done")
-        return total

@@ -17,7 +17,6 @@ from jobq.api.job import Job
 from jobq.api.sync.job import SyncJob
 from jobq.core import checks
 from jobq.core.checks import Seconds, shown
-from jobq.core.deprecated import warn_renamed
 from jobq.core.meta import check_meta
 from jobq.core.policies import Cron, Every, Permissions, Retention, Retry, Unique
 from jobq.core.queues import QueueConfig
@@ -110,7 +109,6 @@ _TO_FIELDS: dict[str, Callable[[Any], Fields]] = {
     },
 }
 _OF_JOB = frozenset(_TO_FIELDS) | {"unique", "call_timeout"}
-_RENAMED = {"wait": "call_timeout"}
 _OF_WORKER_ONLY = frozenset({"name", "aliases", "schedule", "executor", "grace", "permissions"})
 _OF_TASK = _OF_JOB | _OF_WORKER_ONLY
 _OF_ONE_JOB = frozenset({"id", "at", "after", "key", "unique"})
@@ -140,7 +138,7 @@ class Resolved:
         """A copy with the options of a call added. Raises InvalidJob, which names the option, if
         one is unknown or has a bad value."""
         if not options.keys() <= _OF_JOB:
-            options = _with_new_names(options, _OF_JOB)
+            checks.check_known(options, _OF_JOB)
         fields = dict(self.fields)
         unique, key_parameter, call_timeout_ms = (
             self.unique,
@@ -181,7 +179,7 @@ def resolve_task(options: Mapping[str, Any]) -> tuple[Resolved, Mapping[str, Any
     """Split the options of `@queue.task` into those for its calls and those for its workers. The
     latter are not checked yet."""
     if not options.keys() <= _OF_TASK:
-        options = _with_new_names(options, _OF_TASK)
+        checks.check_known(options, _OF_TASK)
     key = options.get("key")
     if "key" in options and not isinstance(key, str):
         raise InvalidJob(
@@ -193,19 +191,6 @@ def resolve_task(options: Mapping[str, Any]) -> tuple[Resolved, Mapping[str, Any
     calls = NOTHING.with_options(of_job)
     resolved = Resolved(calls.fields, calls.unique, key, calls.call_timeout_ms, calls.given)
     return resolved, {name: value for name, value in options.items() if name in _OF_WORKER}
-
-
-def _with_new_names(options: Mapping[str, Any], known: frozenset[str]) -> Mapping[str, Any]:
-    """The options with deprecated names replaced. InvalidJob if another one is unknown."""
-    renamed = dict(options)
-    for old, new in _RENAMED.items():
-        if old in renamed:
-            if new in renamed:
-                raise InvalidJob(f"{new}= and its old name {old}=: give one of them")
-            warn_renamed(f"the option {old}=", f"{new}=")
-            renamed[new] = renamed.pop(old)
-    checks.check_known(renamed, known)
-    return renamed
 
 
 # ── what Queue(…) declares ────────────────────────────────────────────────────────────────────────

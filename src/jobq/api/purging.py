@@ -18,25 +18,9 @@ PENDING = (State.WAITING, State.DELAYED, State.BLOCKED)
 """The states of jobs that have not started, or that wait to be started again."""
 
 
-def is_state(value: object) -> bool:
-    """Whether a value names a state."""
-    return isinstance(value, str) and value in State.__members__.values()
-
-
 def check_state(value: object) -> State:
     """The state that a user named. InvalidJob if there is no such state."""
     return State(checks.check_choice(value, "state", [state.value for state in State]))
-
-
-def check_ended(value: object) -> State:
-    """A state of ended jobs."""
-    state = check_state(value)
-    if state not in ENDED:
-        raise InvalidJob(
-            f"clean(state={state.value!r}): only completed, failed and cancelled jobs can be "
-            "cleaned; purge also removes waiting, delayed and blocked jobs"
-        )
-    return state
 
 
 async def pages(store: Store, wanted: Filter, size: int) -> AsyncIterator[tuple[JobRecord, ...]]:

@@ -6,7 +6,7 @@ import os
 import sys
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, ParamSpec, Self, TypeVar, Unpack, cast, overload
+from typing import Any, Literal, ParamSpec, Self, TypeVar, Unpack, cast, overload
 
 from jobq.api.batch import BatchDecorator
 from jobq.api.bulk import NewJob, put_all
@@ -36,12 +36,10 @@ from jobq.api.task import AsyncTask, Call, PlainTask, Task
 from jobq.api.task_decorator import TaskDecorator, make_task
 from jobq.api.task_handler import TaskHandler
 from jobq.api.tasks import Tasks
-from jobq.client.tenants import DEFAULT_TENANT as DEFAULT_TENANT
 from jobq.client.tenants import tenant_for
 from jobq.core import checks
 from jobq.core.checks import Seconds, shown
 from jobq.core.codec import Codec, codec_pair, get_codec
-from jobq.core.deprecated import renamed_arguments, warn_renamed
 from jobq.core.meta import check_event_names
 from jobq.core.policies import Bucket, Permissions, Rate, Retention
 from jobq.core.queues import QueueConfig
@@ -254,7 +252,6 @@ class Queue(OperatorMethods, LimitMethods, ScheduleMethods, LockMethods):
             raise ConfigError(f"include({shown(tasks)}): give it a Tasks object")
         tasks._include_in(self._context, sys._getframe(1).f_globals.get("__name__", "?"))
 
-    @renamed_arguments(linger="window")
     def batch_task(
         self, *, size: int, window: Seconds = 0, **options: Unpack[TaskOptions]
     ) -> BatchDecorator:
@@ -289,13 +286,6 @@ class Queue(OperatorMethods, LimitMethods, ScheduleMethods, LockMethods):
         definition = Definition(checks.check_task_name(name))
         defaults = NOTHING.with_options(self._context.call_defaults)
         return Task(self._context, definition, defaults.with_options(options))
-
-    if not TYPE_CHECKING:
-
-        def named(self, name, **options):
-            """The old name of `task_by_name`."""
-            warn_renamed("queue.named()", "queue.task_by_name()")
-            return self.task_by_name(name, **options)
 
     # ── jobs ──────────────────────────────────────────────────────────────────────────────────────
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, ParamSpec
+from typing import Any, ParamSpec
 
 import msgspec
 from msgspec.structs import replace
@@ -23,7 +23,6 @@ from jobq.api.task import Task
 from jobq.client.ids import new_id
 from jobq.core import cron
 from jobq.core.checks import shown
-from jobq.core.deprecated import renamed_attribute
 from jobq.core.moments import moment, moment_or_none
 from jobq.core.new_jobs import check_schedule_id
 from jobq.core.policies import Cron, Every
@@ -58,9 +57,6 @@ class ScheduleInfo(msgspec.Struct, frozen=True, kw_only=True, rename={"times": "
     fired: int
     paused: bool
     created_at: datetime
-
-    if not TYPE_CHECKING:
-        limit = renamed_attribute("limit", "times")
 
 
 class ScheduleMethods(QueueMethods):

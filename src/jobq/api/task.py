@@ -26,7 +26,6 @@ from jobq.api.job import Job
 from jobq.api.options import NOTHING, JobOptions, Resolved
 from jobq.api.schedule_template import template
 from jobq.api.sync.task import SyncTask
-from jobq.api.task_queue_name import QueueNameOfTask
 from jobq.client import transaction, waiting
 from jobq.client.ids import new_id
 from jobq.core import checks
@@ -125,7 +124,7 @@ class Task(Generic[P, R]):
     @property
     def queue(self) -> str:
         """The name of the task's queue."""
-        return QueueNameOfTask.of(self._context.name, self._context.queue)
+        return self._context.name
 
     def options(self, **options: Unpack[JobOptions]) -> Self:
         """The same task with options for its calls. Raises InvalidJob, which names the option, if

@@ -27,7 +27,6 @@ from jobq.api.worker_executors import WorkerExecutors
 from jobq.api.worker_orders import Orders
 from jobq.api.worker_stores import OpenedStore, WorkerStores
 from jobq.core.checks import Seconds, check_id, check_int, shown, to_ms
-from jobq.core.deprecated import renamed_arguments
 from jobq.core.records import QueueName
 from jobq.core.workers import MAX_CONCURRENCY
 from jobq.engine.handler import Source
@@ -150,7 +149,6 @@ class Worker:
 
     # ── working ──
 
-    @renamed_arguments(wait="store_timeout")
     async def run(self, *, store_timeout: Seconds | None = None) -> None:
         """Work until `stop()`, SIGTERM or SIGINT. A second signal releases running jobs at once.
 

@@ -6,16 +6,14 @@ installation, and `plan` how many of them it needs. The model is pure: it opens 
 
 from jobq.capacity.constants import Measured, default_measured, read_measured
 from jobq.capacity.load import Load
-from jobq.capacity.plan import Need, Plan, plan
-from jobq.capacity.use import Fleet, Use, use
+from jobq.capacity.plan import Plan, plan
+from jobq.capacity.use import Fleet, use
 
 __all__ = [
     "Fleet",
     "Load",
     "Measured",
-    "Need",
     "Plan",
-    "Use",
     "default_measured",
     "plan",
     "read_measured",

@@ -96,7 +96,6 @@ class ServerCosts(msgspec.Struct, frozen=True, kw_only=True):
     exchange_ms: float
     idle_us: float
     memory: float
-    worker_memory: float  # bytes per connected worker
 
 
 class PipelineCosts(msgspec.Struct, frozen=True, kw_only=True):

@@ -62,7 +62,7 @@ def plan(load: Load, measured: Measured) -> Plan:
             Need(what="idle workers", count=load.idle_workers, why="as given; see the store's load")
         )
     found = use(load, fleet, measured)
-    lake = _pipeline(load, fleet, measured, needs, notes)
+    lake = _pipeline(load, measured, needs, notes)
     _notes(load, fleet, found, measured, notes)
     per_primary = sum(found.memory.values()) / (1 if load.store != "valkey" else fleet.primaries)
     return Plan(
@@ -210,9 +210,7 @@ def _sqlite(load: Load, fleet: Fleet, measured: Measured) -> _Sized:
 # ── events ────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _pipeline(
-    load: Load, fleet: Fleet, measured: Measured, needs: list[Need], notes: list[str]
-) -> float:
+def _pipeline(load: Load, measured: Measured, needs: list[Need], notes: list[str]) -> float:
     """Add relays, Kafka partitions and Spark executors. Returns the size of the lake in bytes."""
     costs, rate = measured.pipeline, load.events_per_s
     if not load.read_by_relay:

@@ -22,6 +22,7 @@ from jobq.cli import documents, text
 from jobq.cli.options import FAILED, Ctl, confirm, fail, yes_option
 from jobq.cli.output import Column, table
 from jobq.cli.progress import bar_with_remarks
+from jobq.core.durations import parse_duration
 from jobq.core.states import State
 from jobq.errors import StoreUnavailable
 
@@ -151,7 +152,7 @@ def parse_where(where: Sequence[str]) -> tuple[tuple[str, ...], JobCriteria]:
 def _time(given: str, value: str) -> datetime:
     """A time, or an age: how long ago it was."""
     with contextlib.suppress(ValueError):
-        return datetime.now(UTC) - timedelta(seconds=text.parse_duration(value))
+        return datetime.now(UTC) - timedelta(seconds=parse_duration(value))
     try:
         return datetime.fromisoformat(value).astimezone()
     except ValueError:

@@ -15,7 +15,7 @@ from jobq.api.limits import QueueLimits
 from jobq.cli import text
 from jobq.cli.options import Ctl, noun, on_store
 from jobq.cli.output import Column, details, table
-from jobq.cli.text import parse_duration
+from jobq.core.durations import parse_duration
 from jobq.core.policies import Bucket, Rate
 from jobq.errors import ConfigError
 

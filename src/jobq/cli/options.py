@@ -25,8 +25,8 @@ from jobq.cli.address import (
 )
 from jobq.cli.backend import Backend
 from jobq.cli.output import FORMATS, Format, Output
-from jobq.cli.text import parse_duration
 from jobq.console.discreet import Discreet, DiscreetGroup, said
+from jobq.core.durations import parse_duration
 from jobq.core.sizes import parse_size
 from jobq.errors import ConfigError, InvalidJob, JobqError
 
@@ -225,9 +225,9 @@ class Root(Noun):
     is_root = True
 
 
-def noun(name: str, help: str, examples: str | None = None) -> Noun:
+def noun(name: str, help: str) -> Noun:
     """Create a group. Add commands with `@group.command()`."""
-    return Noun(name, help=help, examples=examples)
+    return Noun(name, help=help)
 
 
 # ── running ───────────────────────────────────────────────────────────────────────────────────────

@@ -35,12 +35,9 @@ class Column(NamedTuple):
 class FittedTable:
     """A table whose layout is chosen when the width is known."""
 
-    def __init__(
-        self, columns: Sequence[Column], rows: Sequence[Sequence[Text]], title: str | None
-    ) -> None:
+    def __init__(self, columns: Sequence[Column], rows: Sequence[Sequence[Text]]) -> None:
         self._columns = columns
         self._rows = rows
-        self._title = title
         self._gap = 1 if sys.stdout.isatty() else 2
         self._least = [self._narrowest(n) for n in range(len(columns))]
 
@@ -79,9 +76,6 @@ class FittedTable:
             box=box.SIMPLE_HEAD if terminal else None,
             show_edge=False,
             pad_edge=False,
-            title=self._title,
-            title_justify="left",
-            title_style="bold",
             header_style="bold",
             padding=(0, self._gap, 0, 0),
         )
@@ -100,8 +94,6 @@ class FittedTable:
         return grid
 
     def _as_lists(self) -> RenderResult:
-        if self._title:
-            yield Text(self._title, style="bold")
         for row in self._rows:
             grid = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
             grid.add_column(style="bold", no_wrap=True)
@@ -112,11 +104,9 @@ class FittedTable:
             yield Text()
 
 
-def table(
-    columns: Sequence[Column], rows: Iterable[Sequence[Cell]], *, title: str | None = None
-) -> FittedTable:
+def table(columns: Sequence[Column], rows: Iterable[Sequence[Cell]]) -> FittedTable:
     """Build a table in jq-ctl's style."""
-    return FittedTable(columns, [[cell(value) for value in row] for row in rows], title)
+    return FittedTable(columns, [[cell(value) for value in row] for row in rows])
 
 
 def cell(value: Cell) -> Text:

@@ -9,7 +9,6 @@ from datetime import UTC, datetime
 from rich.text import Text
 
 from jobq.core import durations
-from jobq.core.durations import parse_duration as parse_duration
 from jobq.core.states import State
 
 STATE_STYLES: dict[State, str] = {

@@ -59,17 +59,15 @@ def after_end(record: ScheduleRecord, ended_ms: int) -> int | None:
     return _until_end(spec, ended_ms + spec.every_ms)
 
 
-def plan(
-    record: ScheduleRecord, now_ms: int, *, max_fires: int = 100, grace_ms: int = GRACE_MS
-) -> list[Fire]:
+def plan(record: ScheduleRecord, now_ms: int, *, max_fires: int = 100) -> list[Fire]:
     """What to fire now, in order. Each Fire begins where the one before it ended.
 
     `catch_up` decides about times that have passed. skip: none of them fires, except the last one
-    if it is at most `grace_ms` late. one: the last one fires. all: each one fires, at most
+    if it is at most GRACE_MS late. one: the last one fires. all: each one fires, at most
     `max_fires` per pass, and the rest in the next pass. An `after_complete` schedule has only one
     time, so it fires late rather than not at all.
 
-    A skipped time is missed if it is more than `grace_ms` late. Times that are skipped earlier than
+    A skipped time is missed if it is more than GRACE_MS late. Times that are skipped earlier than
     that, of a schedule that fires several times per pass, are not.
     """
     due = record.next_ms
@@ -80,9 +78,9 @@ def plan(
     if record.spec.catch_up == "all":
         return _each(record, due, now_ms, max_fires)
     last = _last_due(record.spec, due, now_ms)
-    if record.spec.catch_up == "skip" and now_ms - last > grace_ms:
+    if record.spec.catch_up == "skip" and now_ms - last > GRACE_MS:
         return [_skip(record, due, next_after(record.spec, now_ms, anchor_ms=due), missed=True)]
-    late = now_ms - due > grace_ms
+    late = now_ms - due > GRACE_MS
     skipped = [] if last == due else [_skip(record, due, last, missed=late)]
     following = None if _spent(record, 1) else next_after(record.spec, last, anchor_ms=due)
     return [*skipped, _fire(record, last, following)]

@@ -19,7 +19,7 @@ from jobq.core.checks import did_you_mean, shown
 from jobq.errors import ConfigError
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_SECOND, _MINUTE, _DAY = timedelta(seconds=1), timedelta(minutes=1), timedelta(days=1)
+_SECOND, _DAY = timedelta(seconds=1), timedelta(days=1)
 _MAX_LENGTH = 256
 """Characters of an expression."""
 

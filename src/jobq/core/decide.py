@@ -18,7 +18,7 @@ from jobq.core.control import (
     WaitForChildren,
     WaitForSignal,
 )
-from jobq.core.failures import ReportedError, bounded, describe, fingerprint, fingerprint_of
+from jobq.core.failures import ReportedError, bounded, describe, fingerprint_of
 from jobq.core.policies import UNDECLARED, Retry
 from jobq.core.records import (
     AnyOutcome,
@@ -49,7 +49,6 @@ __all__ = [
     "Unknown",
     "decide",
     "policy_of",
-    "fingerprint",
 ]
 
 Encode = Callable[[Any], bytes]

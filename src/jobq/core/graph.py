@@ -5,7 +5,7 @@ It must be a graph without cycles, and all its edges must lead to jobs.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from graphlib import CycleError, TopologicalSorter
 
 from jobq.core.commands import APPLIES
@@ -17,18 +17,16 @@ Lock = tuple[QueueName, str]
 _REVIVED = APPLIES["revive"].states
 
 
-def check_flow(specs: Sequence[JobSpec], *, known: Collection[JobKey] | None = None) -> Checked:
+def check_flow(specs: Sequence[JobSpec]) -> Checked:
     """The jobs of a flow, each after those it waits for.
 
     InvalidJob if one of them is not valid (core/new_jobs.py), if two jobs have one id or one unique
-    lock, or if there are two tenants, an edge to an unknown job, or a cycle. `known` are jobs
-    outside the flow that an edge may lead to. If it is None, the store checks whether those exist.
+    lock, or if there are two tenants or a cycle. The store checks whether the jobs outside the flow
+    exist that an edge leads to.
     """
     specs = check_specs(specs)
     members = _members(specs)
     check_locks(specs)
-    for spec in specs:
-        _check_edges(spec, members, known)
     order = TopologicalSorter(
         {
             key: [edge.job for edge in spec.after if edge.job in members]
@@ -77,17 +75,6 @@ def check_locks(specs: Iterable[JobSpec], known: dict[Lock, str] | None = None) 
                 f"queue {spec.queue.queue!r}: leave one out, or make their unique arguments differ"
             )
     return found
-
-
-def _check_edges(
-    spec: JobSpec, members: Collection[JobKey], known: Collection[JobKey] | None
-) -> None:
-    for edge in spec.after:
-        if known is not None and edge.job not in members and edge.job not in known:
-            raise InvalidJob(
-                f"job {spec.id} ({spec.name}) waits for {edge.job.id!r} in queue "
-                f"{edge.job.queue.queue!r}, which is neither in the flow nor stored"
-            )
 
 
 def _names(one: JobSpec, other: JobSpec) -> str:

@@ -12,7 +12,6 @@ _ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
 _PAIRS = [a + b for a in _ALPHABET for b in _ALPHABET]
 
 CHANCE_BITS = 40
-COUNTER_BITS = 40
 
 
 def _text(number: int, pairs: int) -> str:

@@ -2,7 +2,7 @@
 
 lua/rates.lua copies it. A state is two numbers. For a window: how many starts it has counted, and
 when it opened. For a bucket: how many tokens it held, and when. None is the state of an unused
-limit. A state that `is_idle` can be dropped.
+limit.
 """
 
 from __future__ import annotations
@@ -68,15 +68,6 @@ def room(rate: RateData, state: RateState | None, now_ms: int) -> int:
     if isinstance(rate, Window):
         return max(0, rate.limit - int(_window(rate, state, now_ms).value))
     return math.floor(_level(rate, state, now_ms) + EPSILON)
-
-
-def is_idle(rate: RateData, state: RateState | None, now_ms: int) -> bool:
-    """Whether the state means the same as None."""
-    if state is None:
-        return True
-    if isinstance(rate, Window):
-        return not _open(rate, state, now_ms)
-    return _level(rate, state, now_ms) + EPSILON >= rate.capacity
 
 
 def _open(rate: Window, state: RateState, now_ms: int) -> bool:

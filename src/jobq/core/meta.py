@@ -24,20 +24,20 @@ MAX_EVENT_NAMES = 16
 """Names that a queue writes into its events. Every event repeats them."""
 
 
-def check_meta(value: object, option: str = "meta") -> Meta | None:
+def check_meta(value: object) -> Meta | None:
     """A plain copy of a map of strings, or None if it is empty.
 
     InvalidJob names what is wrong with it.
     """
     if not isinstance(value, Mapping):
-        raise InvalidJob(f"{option}={shown(value)} is not a map of strings")
+        raise InvalidJob(f"meta={shown(value)} is not a map of strings")
     plain: Meta = {}
     for name, text in value.items():
-        key = check_short_name(name, f"{option} name", MAX_NAME)
+        key = check_short_name(name, "meta name", MAX_NAME)
         if not isinstance(text, str):
-            raise InvalidJob(f"{option}[{key!r}]={shown(text)} is not a string")
+            raise InvalidJob(f"meta[{key!r}]={shown(text)} is not a string")
         plain[key] = str.__str__(text)  # a plain str, also of a subclass
-    return _bounded(plain, option) if plain else None
+    return _bounded(plain, "meta") if plain else None
 
 
 def inherited(parent: Meta | None, own: Meta | None) -> Meta | None:

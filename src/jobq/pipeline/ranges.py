@@ -50,11 +50,6 @@ def size(ranges: Ranges) -> int:
     return sum(last - first + 1 for first, last in ranges)
 
 
-def contains(ranges: Ranges, number: int) -> bool:
-    """Whether a number is in one of the ranges."""
-    return any(first <= number <= last for first, last in ranges)
-
-
 def of_words(words: Iterable[tuple[int, int]]) -> list[Range]:
     """The numbers of a bitmap: pairs of a word's index and its 64 bits (as a signed integer)."""
     found: list[Range] = []

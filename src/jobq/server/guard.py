@@ -6,8 +6,6 @@ service has rules of its own. What belongs to another tenant looks as if it did 
 
 from __future__ import annotations
 
-from jobq.server.access import CALLS as CALLS
-from jobq.server.access import CallRule as CallRule
 from jobq.server.guarded.hot import GuardedHot
 from jobq.server.guarded.operators import GuardedOperators
 from jobq.server.guarded.reads import GuardedReads

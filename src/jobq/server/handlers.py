@@ -24,8 +24,8 @@ from google.protobuf.message import DecodeError, Message
 from google.protobuf.message_factory import GetMessageClass
 from grpc import StatusCode
 
-from jobq.api.queue import DEFAULT_TENANT
 from jobq.client.session import Session
+from jobq.client.tenants import DEFAULT_TENANT
 from jobq.core.checks import check_queue_name, check_tenant, shown
 from jobq.core.records import QueueName
 from jobq.errors import InvalidJob, JobNotFound, JobqError, PayloadTooLarge
@@ -83,10 +83,6 @@ class Caller:
     def time_left(self) -> float | None:
         """Seconds until the caller's deadline. None: it has none."""
         return self._rpc.time_remaining()
-
-
-Observer = Callable[[str, StatusCode, float], None]
-"""Is told of every call that ended: its method, its status and how many seconds it took."""
 
 
 class Handlers:

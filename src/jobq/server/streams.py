@@ -8,7 +8,6 @@ its jobs were not sent, and the server releases them.
 from __future__ import annotations
 
 import asyncio
-import logging
 import secrets
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -29,8 +28,6 @@ from jobq.server.handlers import Refused
 from jobq.server.pushed import Pushed, Worker
 from jobq.server.sessions import Session
 from jobq.stores.base import Store
-
-log = logging.getLogger("jobq.server")
 
 MAX_PUSH = 100
 """Jobs of one claim, and so of one message. A worker with more credit gets several messages."""

@@ -56,7 +56,7 @@ class _Port:
         if scope["type"] == "http" and path.startswith(f"{PREFIX}/"):
             await self._dashboard({**scope, "root_path": PREFIX}, receive, send)
         elif scope["type"] == "http":
-            await _send(send, await self._answer(path), path)
+            await _send(send, await self._answer(path))
 
     async def _answer(self, path: str) -> Answer:
         if path in ("/", PREFIX):
@@ -69,7 +69,7 @@ class _Port:
         return await asyncio.to_thread(route)
 
 
-async def _send(send: Any, answer: Answer, path: str) -> None:
+async def _send(send: Any, answer: Answer) -> None:
     headers = [
         (b"content-type", answer.content_type.encode()),
         (b"content-length", str(len(answer.body)).encode()),

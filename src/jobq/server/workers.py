@@ -8,7 +8,6 @@ streams that it serves and the jobs that it pushed and nobody has confirmed.
 from __future__ import annotations
 
 import asyncio
-import logging
 import random
 import secrets
 from collections.abc import AsyncIterator, Sequence
@@ -34,8 +33,6 @@ from jobq.server.sessions import Session, check_worker, new_session, read_sessio
 from jobq.server.settings import check_lease
 from jobq.server.streams import Beats, JobStream, check_credit
 from jobq.server.tasks import Tasks
-
-log = logging.getLogger("jobq.server")
 
 _MAX_CALL = 128
 """Characters of the name of a call."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable
 from importlib import import_module
@@ -36,8 +35,6 @@ from jobq.web.refusals import path_of, refusal, status_of, wants_json
 from jobq.web.render import url, view_of
 from jobq.web.sessions import CSRF, Signer
 from jobq.web.signing_in import EVERYONE, Admission, Gate, SignIn
-
-log = logging.getLogger("jobq.web")
 
 _STATIC = Path(__file__).parent / "static"
 _OPEN = tuple(name.partition(" ")[2] for name, door in ROUTES.items() if not door.signed_in)

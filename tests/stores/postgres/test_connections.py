@@ -206,10 +206,6 @@ async def test_a_call_that_loses_its_connection_at_the_commit_is_unavailable(
     ask(server.url, f"select pg_terminate_backend(pid, 5000) {COMMITTING}")
 
 
-def _insert_slowly(tx: Tx) -> None:
-    tx.execute("insert into public.slow values (1)")
-
-
 async def test_a_half_open_connection_is_given_up_at_the_deadline(server: Server) -> None:
     with proxy_to(server.port) as proxy:
         async with connected(f"{proxy.url()}?timeout=1") as found:

@@ -1,4 +1,4 @@
-"""Numbers and ids of events: in partitions, in logs of jobq 0.1, and after a server lost writes."""
+"""Numbers and ids of events: in partitions, and after a server lost writes."""
 
 from __future__ import annotations
 
@@ -131,53 +131,6 @@ async def test_an_operation_whose_message_arrives_twice_is_logged_once(
     assert [(str(event.kind), event.actor) for event in await log(store, queue)] == [
         ("paused", "ann")
     ]
-
-
-async def test_a_log_of_jobq_0_1_is_read_and_numbering_continues_after_it(
-    store: ValkeyStore, queue: QueueName, server: Server
-) -> None:
-    await store.put([spec(queue, "new")])
-    prefix = keys.Space().prefix(queue)
-    (new,) = await log(store, queue)
-    # What 0.1 left behind: entries without numbers, a count of those that are kept, and of those
-    # that were dropped.
-    item = (
-        0,
-        "old",
-        0,
-        "task",
-        None,
-        0,
-        0,
-        0,
-        2,
-        None,
-        None,
-        None,
-        None,
-        new.at_ms,
-        new.at_ms,
-        None,
-        None,
-    )
-    entry = msgspec.msgpack.encode((1, new.at_ms, None, [item, item]))
-    await store.servers.command(prefix, "DEL", f"{prefix}s", f"{prefix}n")
-    await store.servers.command(prefix, "XADD", f"{prefix}s", "5-0", "n", "2", "d", entry)
-    await store.servers.command(
-        prefix, "HSET", keys.settings(prefix), "gone", "7", "gone_to", "4-0"
-    )
-    counters = bytearray(21 * 8)
-    counters[5 * 8 : 6 * 8] = msgspec.Raw(b"\x40\x00\x00\x00\x00\x00\x00\x00")  # logged: 2.0
-    await store.servers.command(prefix, "SET", keys.counters(prefix), bytes(counters))
-    await store.put([spec(queue, "next")])
-    gap, first, second, following = await log(store, queue)
-    tag = following.id.split("-")[0]
-    assert (gap.kind, gap.id, gap.number) == ("gap", f"{tag}-4-0-0", 7)
-    assert [(event.id, event.number) for event in (first, second)] == [
-        (f"{tag}-5-0-0", 0),
-        (f"{tag}-5-0-1", 0),
-    ]
-    assert (following.job, following.number) == ("next", 10)
 
 
 async def test_a_gap_has_the_id_of_a_dropped_event(

@@ -51,13 +51,6 @@ def replay(server: servers.Server, commands: Path) -> None:
 
 
 @pytest.fixture
-def old_server(server: servers.Server) -> servers.Server:
-    """A server as jobq 0.1 left it: jobs in every state, a schedule, a rate, a reader."""
-    replay(server, Path(__file__).with_name("written_by_0_1.jsonl"))
-    return server
-
-
-@pytest.fixture
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[servers.ClusterOf]:
     servers.valkey_or_skip()
     with servers.running_cluster(tmp_path_factory.mktemp("layouts"), replicas=0) as nodes:
@@ -72,32 +65,12 @@ def stamp(server: servers.Server, layout: int, oldest: int) -> None:
 # ── data of jobq 0.1 ──────────────────────────────────────────────────────────────────────────────
 
 
-async def test_the_data_of_an_old_store_is_read(old_server: servers.Server) -> None:
-    async with open_store(old_server.url, clock=lambda: WRITTEN_MS + 1) as store:
+async def test_an_old_store_gets_a_layout_and_loses_nothing(server: servers.Server) -> None:
+    replay(server, Path(__file__).with_name("written_by_0_1.jsonl"))
+    now_ms = WRITTEN_MS + 1
+    async with open_store(server.url, clock=lambda: now_ms) as store:
+        assert layout_version.STAMP in server.tell("GET", KEY)
         await check_jobs(store)
-
-
-async def test_the_jobs_of_an_old_store_run_to_their_end(old_server: servers.Server) -> None:
-    later = WRITTEN_MS + 7_200_000  # delays and leases are over
-    async with open_store(old_server.url, clock=lambda: later) as store:
-        assert await store.alter([Rerun(job=JobKey(WORK, "failed"))])
-        await store.alter([SendSignal(job=JobKey(RATED, "r1"), name="go", value=b"1")])
-        ended = await drain(store, WORK, KEYED, PARTED, RATED)
-        others = ("p0", "p1", "p2", "p3", "r1", "r2")
-        assert ended == sorted(RUNNABLE + RUNNABLE_KEYED + others)
-        assert (await store.count(WORK))[State.FAILED] == 1  # `late`: its ttl passed
-
-
-async def test_a_rate_of_an_old_store_starts_with_a_new_window(old_server: servers.Server) -> None:
-    async with open_store(old_server.url, clock=lambda: WRITTEN_MS + 1) as store:
-        await store.put([spec(RATED, f"new{n}") for n in range(3)])
-        assert await drain(store, RATED) == ["new0", "r2"]  # two per minute, and no more
-
-
-async def test_the_log_of_an_old_store_is_read_on_from_where_its_reader_was(
-    old_server: servers.Server,
-) -> None:
-    async with open_store(old_server.url, clock=lambda: WRITTEN_MS + 1) as store:
         position = (await store.readers(WORK))["relay"]
         events = (await store.read_events(WORK, after=position)).events
         assert [str(event.kind) for event in events[:4]] == ["started"] * 4
@@ -105,12 +78,13 @@ async def test_the_log_of_an_old_store_is_read_on_from_where_its_reader_was(
         await store.put([spec(WORK, "new")])
         (event,) = (await store.read_events(WORK, after=events[-1].position)).events
         assert (event.job, event.number) == ("new", 20)  # the log held 19
-
-
-async def test_an_old_store_gets_a_layout(old_server: servers.Server) -> None:
-    async with open_store(old_server.url):
-        pass
-    assert layout_version.STAMP in old_server.tell("GET", KEY)
+        now_ms += 7_200_000  # delays and leases are over
+        assert await store.alter([Rerun(job=JobKey(WORK, "failed"))])
+        await store.alter([SendSignal(job=JobKey(RATED, "r1"), name="go", value=b"1")])
+        ended = await drain(store, WORK, KEYED, PARTED, RATED)
+        others = ("new", "p0", "p1", "p2", "p3", "r1", "r2")
+        assert ended == sorted(RUNNABLE + RUNNABLE_KEYED + others)
+        assert (await store.count(WORK))[State.FAILED] == 1  # `late`: its ttl passed
 
 
 async def test_an_old_store_is_not_taken_over_while_its_workers_run(

@@ -22,7 +22,6 @@ from jobq.api.task import Call, Task
 from jobq.api.tree import FlowTree
 from jobq.client.portal import pages, run
 from jobq.core.checks import Seconds
-from jobq.core.deprecated import renamed_arguments
 from jobq.core.policies import Bucket, Cron, Every, Rate
 from jobq.core.states import State
 
@@ -81,12 +80,10 @@ class SyncQueue:
         """See `Queue.flow`."""
         return SyncFlow(self._queue.flow(id=id))
 
-    @renamed_arguments(limit="max_jobs")
     def flow_tree(self, id: str, *, max_jobs: int = tree.MAX_JOBS) -> FlowTree:
         """See `Queue.flow_tree`."""
         return run(self._queue.flow_tree(id, max_jobs=max_jobs))
 
-    @renamed_arguments(limit="max_jobs")
     def find(
         self,
         *,
@@ -230,17 +227,3 @@ class SyncQueue:
     def obliterate(self, *, force: bool = False) -> None:
         """See `Queue.obliterate`."""
         run(self._queue.obliterate(force=force))
-
-    if not TYPE_CHECKING:
-
-        def named(self, name, **options):
-            """See `Queue.named`."""
-            return SyncTask(self._queue.named(name, **options))
-
-        def clear(self, *, delayed=False):
-            """See `Queue.clear`."""
-            return run(self._queue.clear(delayed=delayed))
-
-        def clean(self, state, *, older_than=0, limit=None):
-            """See `Queue.clean`."""
-            return run(self._queue.clean(state, older_than=older_than, limit=limit))

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from jobq.core import checks
 from jobq.core.checks import Seconds, shown, to_ms
-from jobq.core.deprecated import renamed_arguments, renamed_attribute
 from jobq.core.policies._base import policy, set_fields
 from jobq.core.queues import Tokens, Window
 from jobq.errors import ConfigError
@@ -19,16 +16,12 @@ class Rate:
     count: int
     per_ms: int
 
-    @renamed_arguments(limit="count")
     def __init__(self, count: int, *, per: Seconds) -> None:
         set_fields(
             self,
             count=checks.check_int(count, "Rate count", low=1, high=2**31 - 1, error=ConfigError),
             per_ms=to_ms(per, "Rate per", positive=True, whole=True, error=ConfigError),
         )
-
-    if not TYPE_CHECKING:
-        limit = renamed_attribute("limit", "count")
 
     @property
     def data(self) -> Window:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from jobq.core import checks, queues
 from jobq.core.checks import Seconds, to_epoch_ms, to_ms
 from jobq.core.crontab import check_expression, check_zone
-from jobq.core.deprecated import renamed_arguments, renamed_attribute
 from jobq.core.policies._base import policy, set_fields
 from jobq.core.queues import ScheduleSpec
 from jobq.core.records import JobSpec, QueueName
@@ -26,7 +25,6 @@ class Cron:
     times: int | None
     catch_up: queues.CatchUp
 
-    @renamed_arguments(limit="times")
     def __init__(
         self,
         expression: str,
@@ -39,9 +37,6 @@ class Cron:
     ) -> None:
         plain, zone = check_expression(expression), check_zone(tz)
         set_fields(self, expression=plain, tz=zone, **_range("Cron", start, end, times, catch_up))
-
-    if not TYPE_CHECKING:
-        limit = renamed_attribute("limit", "times")
 
     def spec(self, queue: QueueName, id: str, template: JobSpec) -> ScheduleSpec:
         """The schedule that makes jobs like `template` at these times."""
@@ -72,7 +67,6 @@ class Every:
     times: int | None
     catch_up: queues.CatchUp
 
-    @renamed_arguments(limit="times")
     def __init__(
         self,
         interval: Seconds,
@@ -93,9 +87,6 @@ class Every:
             ),
             **_range("Every", start, end, times, catch_up),
         )
-
-    if not TYPE_CHECKING:
-        limit = renamed_attribute("limit", "times")
 
     def spec(self, queue: QueueName, id: str, template: JobSpec) -> ScheduleSpec:
         """The schedule that makes jobs like `template` at these times."""

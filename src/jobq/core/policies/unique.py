@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import Literal, get_args
 
 from jobq.core import checks, records
 from jobq.core.checks import Seconds, shown
-from jobq.core.deprecated import renamed_arguments, renamed_attribute
 from jobq.core.policies._base import policy, set_fields
 from jobq.errors import InvalidJob
 
@@ -28,7 +27,6 @@ class Unique:
     mode: records.UniqueMode
     period_ms: int | None
 
-    @renamed_arguments(ttl="period")
     def __init__(
         self,
         *fields: str,
@@ -47,9 +45,6 @@ class Unique:
             mode=plain,
             period_ms=checks.check_ttl(period, "Unique period"),
         )
-
-    if not TYPE_CHECKING:
-        ttl_ms = renamed_attribute("ttl_ms", "period_ms")
 
     @staticmethod
     def of(value: object) -> Unique | None:

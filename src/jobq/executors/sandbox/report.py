@@ -44,11 +44,11 @@ def features(kernel: Kernel | None = None) -> list[Feature]:
     ]
 
 
-def machine(kernel: Kernel | None = None) -> str:
+def machine() -> str:
     """The kernel in one line."""
     if sys.platform != "linux":
         return f"{platform.system()} {platform.release()}: permissions need Linux"
-    kernel = kernel or this_kernel()
+    kernel = this_kernel()
     return (
         f"Linux {platform.release()} {platform.machine()}, "
         f"{f'Landlock {kernel.landlock}' if kernel.landlock else 'no Landlock'}, "

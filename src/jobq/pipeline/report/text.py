@@ -34,6 +34,6 @@ def plain(text: object, limit: int = 300) -> str:
     return line if len(line) <= limit else line[: limit - 1] + "…"
 
 
-def safe(text: object, limit: int = 300) -> str:
+def safe(text: object) -> str:
     """The same, escaped for HTML."""
-    return escape(plain(text, limit))
+    return escape(plain(text))

@@ -71,14 +71,14 @@ FAULTS = (
 """Faults of an event, the worst first. An event gets one fault, and its job may get more."""
 
 
-def in_order(id: str = "id") -> Column:
+def in_order() -> Column:
     """A string that sorts the events of one log in their order: the id with padded numbers.
 
     An id is log-position-n-incarnation, and a position is one or more numbers joined by "-"
     (`core.wire`). The parts are padded one by one, because Spark does not compile `transform`."""
-    parts = F.split(id, "-")
+    parts = F.split("id", "-")
     return F.concat_ws(
-        "", *(F.lpad(F.get(parts, F.lit(n)), _WIDTH, "0") for n in range(_PARTS)), id
+        "", *(F.lpad(F.get(parts, F.lit(n)), _WIDTH, "0") for n in range(_PARTS)), "id"
     )
 
 

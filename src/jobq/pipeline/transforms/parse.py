@@ -60,18 +60,16 @@ EVENT, MARKED, BAD = EVENTS.name, MARKS.name, QUARANTINE.name
 ROUTE = "table"
 
 
-def from_json_lines(
-    lines: DataFrame, value: str = "value", origin: Column | None = None
-) -> DataFrame:
-    """Parse the lines in a string column into WIRE rows, with an `origin` and the line.
+def from_json_lines(lines: DataFrame, *, origin: Column | None = None) -> DataFrame:
+    """Parse the lines in the string column `value` into WIRE rows, with an `origin` and the line.
 
     A line that is not UTF-8 is corrupt: Spark would replace the bytes, and change a name."""
     origin = F.lit(None).cast("string") if origin is None else origin
     options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": CORRUPT}
     parsed = lines.select(
-        F.from_json(F.col(value), WIRE, options).alias("e"),
+        F.from_json(F.col("value"), WIRE, options).alias("e"),
         origin.alias("origin"),
-        F.col(value).alias(LINE),
+        F.col("value").alias(LINE),
     )
     corrupt = F.when(F.is_valid_utf8(LINE), F.col(f"e.{CORRUPT}")).otherwise(F.col(LINE))
     fields = [F.col(f"e.{name}") for name in WIRE.names if name != CORRUPT]
@@ -164,13 +162,3 @@ def _unknown_fields() -> Column:
     everything = F.from_json(F.col(LINE), "map<string,string>")
     unknown = F.map_filter(everything, lambda name, _: ~name.isin(list(wire.FIELDS)))
     return F.when((colons > known) & (F.cardinality(unknown) > 0), unknown)
-
-
-def events(staged: DataFrame) -> DataFrame:
-    """The events among staged rows."""
-    return staged.where(F.col(ROUTE) == EVENT).select(*EVENTS.columns)
-
-
-def quarantine(staged: DataFrame) -> DataFrame:
-    """The invalid records among staged rows."""
-    return staged.where(F.col(ROUTE) == BAD).select(*QUARANTINE.columns)

@@ -50,8 +50,6 @@ CALLS_MS = 10 * MINUTE_MS
 """Milliseconds after which an exchange is forgotten. A worker repeats a call that got no reply for
 as long as that takes, but the leases of a lost reply expire within minutes."""
 
-_encode = msgspec.msgpack.Encoder().encode
-
 
 class Asked(NamedTuple):
     """A statement that returns the time, and when it was queued (by clock.elapsed)."""

@@ -97,7 +97,7 @@ def _follow(tx: Tx, queue: QueueRow, job: Job) -> None:
     if job.flags & WATCHED:
         tx.ended.append((job.qid, job.id))
     if job.flags & LOCKING:
-        locks.release(tx, queue, job)
+        locks.release(tx, job)
     if job.flags & WANTED:
         # flows.deliver tells its parents later. From here, a chain of flows would recurse.
         tx.wanted.append(job)

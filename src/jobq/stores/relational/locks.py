@@ -23,7 +23,7 @@ from jobq.core.states import Kind, QueueKind, State
 from jobq.stores.relational import unknown, waiting
 from jobq.stores.relational.codes import BLOCKED, ENDED, TTL, UNFOLLOWED, WAITING
 from jobq.stores.relational.options import options_of, pack_options, unpack_options
-from jobq.stores.relational.rows import Job, Lock, QueueRow
+from jobq.stores.relational.rows import Job, Lock
 from jobq.stores.relational.tx import Tx
 
 
@@ -129,7 +129,7 @@ def _row(tx: Tx, qid: int, lock: str) -> Lock | None:
     return None if row is None or (row.until_ms or tx.now + 1) <= tx.now else row
 
 
-def release(tx: Tx, queue: QueueRow, job: Job) -> None:
+def release(tx: Tx, job: Job) -> None:
     """Free the lock of a job that has ended. A throttle keeps its lock, unless the job was
     cancelled.
     """

@@ -31,8 +31,6 @@ FIRST = -(2**31)
 """Before the first place."""
 REPRESENTED = 2**30
 """The first place of rows that name the jobs which represent members."""
-LAST = 2**31 - 1
-"""After the last place."""
 
 
 class FlowState(IntEnum):

@@ -15,8 +15,7 @@ import msgspec
 from jobq.server.access import ROUTES, Door
 from jobq.web.data import bodies as b
 from jobq.web.data import on_jobs, on_queues, on_workers
-from jobq.web.data.bodies import BulkDone as BulkDone
-from jobq.web.data.bodies import Done as Done
+from jobq.web.data.bodies import BulkDone, Done
 from jobq.web.data.view import Shape, View
 
 

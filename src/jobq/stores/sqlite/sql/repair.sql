@@ -63,9 +63,6 @@ WHERE qid = ? AND (typeof(key) != 'text' OR typeof(waiting) != 'integer'
     OR typeof(held_ms) != 'integer' OR typeof(rate_until_ms) != 'integer'
     OR typeof(rate) NOT IN ('blob', 'null')) LIMIT 1;
 
--- name: key_names: the keys of a queue
-SELECT rowid, CAST(key AS BLOB), typeof(key) FROM keys WHERE qid = ?;
-
 -- name: waiting_without_key: waiting jobs that no claim of a keyed queue finds
 SELECT pk FROM jobs WHERE qid = ? AND state = 2 AND key IS NULL LIMIT ?;
 
