@@ -82,7 +82,7 @@ format: $(STAMP)  ## let ruff format, sort imports and fix what it can
 	@$(BIN)/ruff format
 	@$(BIN)/ruff check --fix
 
-pairs: $(STAMP)  ## every two features of a job on every store, Redis, Cluster and Sentinel included (make test: memory, SQLite, one Valkey)
+pairs: $(STAMP)  ## every two features of a job on every store, Redis, Cluster and Sentinel included (make test: memory and one Valkey)
 	@$(PYTEST) tests/pairs --store memory --store sqlite --store valkey --store redis --store valkey-cluster --store valkey-sentinel $(ARGS)
 
 faults: $(STAMP)  ## kills, cuts and failovers that take minutes; with STORE=sqlite JOBS=1000000 KILLS=200, the fault ledger on that store (DURABILITY, EXECUTOR, SEED)

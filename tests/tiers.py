@@ -14,7 +14,18 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 
-FOLDERS: dict[str, str] = {}
+FOLDERS: dict[str, str] = {
+    "tests/simulation/": "the simulation",
+    "tests/web/browser/": "browsers",
+    "tests/adjacent/": "two releases at once",
+    "tests/relay/test_kafka.py": "Kafka",
+    "tests/relay/test_outages.py": "Kafka",
+    "tests/pipeline/test_end_to_end.py": "Kafka",
+    **{
+        f"tests/pipeline/test_{name}.py": "long histories on Spark"
+        for name in ("busy", "erase", "formats", "incremental", "insight", "lives", "walk")
+    },
+}
 """Files and folders that `make test` leaves out, and what they need or do."""
 
 SUBSET = {"memory", "redis", "valkey-cluster", "valkey-sentinel"}

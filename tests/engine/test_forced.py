@@ -8,9 +8,10 @@ import sys
 
 import pytest
 
+from jobq_conformance import examples
 from tests.engine.forced import KINDS, Injector, Kind, play, scene_of
 
-SHARE = float(os.environ.get("JOBQ_FORCED", "0.02"))
+SHARE = float(os.environ.get("JOBQ_FORCED", "0.02")) * examples.SHARE
 """The share of all raise points that are tried: 1 tries all of them, which takes minutes."""
 
 

@@ -18,9 +18,10 @@ import pytest
 
 from jobq import Bucket, Cron, Every, JobqError, Queue, Rate, Retention, Retry, Unique, Worker
 from jobq.stores import open_store
+from jobq_conformance.examples import number
 from tests.fuzz.strange import anything, mostly
 
-CALLS = int(os.environ.get("JQ_FUZZ_CALLS", "3000"))
+CALLS = int(os.environ.get("JQ_FUZZ_CALLS", number(3_000)))
 SEED = int(os.environ.get("JQ_FUZZ_SEED", "1"))
 ROUND = 50
 

@@ -26,12 +26,13 @@ from jobq.executors.pool.messages import (
     Start,
     Stopped,
 )
+from jobq_conformance.examples import number
 from tests.executors.apps import hostile
 from tests.executors.peers import Line, Peer, echo, played
 from tests.fuzz.sequences import Fuzzer
 from tests.waiting import until
 
-SEQUENCES = int(os.environ.get("JQ_FUZZ_CALLS", "3000"))
+SEQUENCES = int(os.environ.get("JQ_FUZZ_CALLS", number(3_000)))
 SEED = int(os.environ.get("JQ_FUZZ_SEED", "7"))
 log = logging.getLogger("fuzz")
 ROUND = 500

@@ -25,9 +25,10 @@ from grpc import StatusCode
 
 from jobq.rpc.v1 import admin_pb2, jobs_pb2, workers_pb2
 from jobq.server.services import SERVICES
+from jobq_conformance.examples import number
 from tests.server.serving import ServerProcess, process
 
-CALLS = int(os.environ.get("JQ_FUZZ_CALLS", "3000"))
+CALLS = int(os.environ.get("JQ_FUZZ_CALLS", number(3_000)))
 SEED = int(os.environ.get("JQ_FUZZ_SEED", "7"))
 IN_FLIGHT = 50
 BUGS = {StatusCode.INTERNAL, StatusCode.UNKNOWN, StatusCode.UNAVAILABLE, StatusCode.UNIMPLEMENTED}

@@ -19,7 +19,7 @@ from tests.pairs.features import FEATURES
 from tests.pairs.matrix import Scenario, pairs
 from tests.pairs.scene import Scene
 
-DEFAULT = ("memory", "sqlite", "valkey")
+DEFAULT = ("memory", "valkey")
 SCENES = 8
 """Scenes that share a store. Opening one costs as much as a scene; each queue slows its upkeep."""
 
@@ -79,7 +79,7 @@ class Stage:
 
 
 def chosen(config: pytest.Config) -> list[str]:
-    """The stores named by --store or JQ_TEST_STORES; memory, SQLite and one Valkey if none is."""
+    """The stores named by --store or JQ_TEST_STORES; memory and one Valkey if none is."""
     named = (
         config.getoption("--store")
         or [n for n in os.environ.get("JQ_TEST_STORES", "").split(",") if n]

@@ -5,12 +5,15 @@
 
 from __future__ import annotations
 
+import pytest
+
 from jobq.stores import open_store
 from jobq.stores.postgres import store as module
 from tests.places.postgres import without_fast_calls
 from tests.stores.postgres.suite import contract_suite_passes
 
 
+@pytest.mark.rest("the contract suite in other ways")
 def test_the_contract_suite_passes_without_the_fast_path() -> None:
     contract_suite_passes("postgres-general", "put", "settle", "order", "lost_replies", "wakeups")
 
