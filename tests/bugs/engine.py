@@ -125,8 +125,8 @@ WORKERS = (
         "a child that says Ready twice gets another job",
         "79e3558e",
         f"{EXECUTORS}/pool/messages.py",
-        "State.BUSY: {**dict.fromkeys(_REQUESTS, State.BUSY), Done: State.IDLE},",
-        "State.BUSY: {**dict.fromkeys(_REQUESTS, State.BUSY), Done: State.IDLE, Ready: State.IDLE},",
+        "State.BUSY: {**dict.fromkeys(_REQUESTS, State.BUSY), Done",
+        "State.BUSY: {**dict.fromkeys(_REQUESTS, State.BUSY), Ready: State.IDLE, Done",
         found_by=("tests/executors/test_line.py", "-k", "says_ready"),
     ),
     bug(
