@@ -39,6 +39,13 @@ async def test_a_failed_job_is_stored_as_it_was(q: Desk) -> None:
     assert [e.kind for e in (await q.events("a"))[-2:]] == ["accepted", "failed"]
 
 
+async def test_a_job_that_was_created_at_0_is_restored_with_its_options(q: Desk) -> None:
+    record = await failed(q, priority=3, meta={"trace": "7"}, timeout_ms=MINUTE)
+    assert await q.store.restore([replace(record, created_ms=0)]) == [True]
+    found = await q.get("a")
+    assert (found.options, found.failure) == (record.options, record.failure)
+
+
 async def test_a_restored_job_can_run_again(q: Desk) -> None:
     assert await q.store.restore([await failed(q, priority=2)]) == [True]
     assert await q.alter(Rerun(job=q.key("a")))

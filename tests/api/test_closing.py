@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import AsyncIterator, Callable, Coroutine
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -67,6 +69,26 @@ async def test_a_wait_ends_at_once_also_where_a_worker_keeps_the_store_open(queu
                 await waiting
         let_go.set()
         assert await job.result(timeout=20) == 1
+
+
+async def test_a_wait_whose_queue_is_closed_opens_nothing_on_the_closed_store(
+    tmp_path: Path,
+) -> None:
+    """A mailbox that nobody closes is a ResourceWarning, which fails the test."""
+    queue = Queue("work", f"sqlite:///{tmp_path / 'jobs.db'}")
+
+    @queue.task
+    async def work() -> int:
+        return 1
+
+    waiting = asyncio.ensure_future(work.call())
+    while not (await queue.counts())[State.WAITING]:
+        await asyncio.sleep(0)
+    await queue.aclose()
+    with pytest.raises(QueueClosed):
+        await waiting
+    del waiting
+    gc.collect()
 
 
 async def test_a_wait_that_only_begins_when_the_queue_closes_ends_too(queue: Queue) -> None:

@@ -1,0 +1,1 @@
+"""Bugs that jobq once had, each with the test that finds it: `python -m tests.bugs`."""

@@ -1,0 +1,183 @@
+"""Bugs of jq-server, of its clients, and of the dashboard."""
+
+from __future__ import annotations
+
+from tests.bugs.bug import CONFORMANCE, Edit, bug
+
+FOLDER, WEB = "src/jobq/server", "src/jobq/web"
+
+SERVER = (
+    bug(
+        "a retry policy with the factor nan is stored through a server",
+        "changelog: A client of jq-server with the scope produce",
+        "src/jobq/core/new_jobs.py",
+        'checks.check_number(retry.factor, "retry.factor", low=1),',
+        "retry.factor if type(retry.factor) is float and retry.factor != retry.factor else "
+        'checks.check_number(retry.factor, "retry.factor", low=1),',
+        found_by=(f"{CONFORMANCE}/test_new_jobs.py", "-k", "plain_values", "--store", "grpc"),
+    ),
+    bug(
+        "schedules fire beyond the quota of their tenant",
+        "1b6935c4",
+        f"{FOLDER}/host.py",
+        "Scheduler(schedules, leader, worker, clock=self.context.clock, planner=schedules.plan),",
+        "Scheduler(store, leader, worker, clock=self.context.clock),",
+        found_by=("tests/server/test_admin.py", "-k", "flood"),
+    ),
+    bug(
+        "a relative URI of a certificate has the rights of a common name",
+        "changelog: a URI of a client certificate is never compared with the common names",
+        f"{FOLDER}/clients.py",
+        'yield from (uri for uri in uris if ":" in uri)',
+        "yield from uris",
+        found_by=("tests/server/test_clients.py", "-k", "not_listed"),
+    ),
+    bug(
+        "jobs that are stored while a tenant is counted exceed its quota",
+        "1f639421",
+        f"{FOLDER}/quotas.py",
+        "self._added = in_flight + self._added - added",
+        "self._added = self.in_flight",
+        found_by=("tests/server/test_quotas.py", "-k", "during_a_count"),
+    ),
+    bug(
+        "jobs of a flow do not count before the flow is submitted",
+        "fde3a5ef",
+        f"{FOLDER}/guarded/hot.py",
+        "            self._tenants.staged(specs, flow, last=last)\n",
+        "            pass\n",
+        found_by=("tests/server/test_quotas.py", "-k", "before_the_flow"),
+    ),
+    bug(
+        "a repeated claim of several tenants does not find its leases",
+        "75bb597c",
+        f"{FOLDER}/guarded/hot.py",
+        "allowed = self._as_before(allowed, worker, call)",
+        "pass",
+        found_by=("tests/server/test_quotas.py", "-k", "whatever_the_room_is or several_tenants"),
+    ),
+    bug(
+        "a negative limit cancels a whole queue in one call",
+        "d64d0d52",
+        f"{FOLDER}/guarded/rules.py",
+        "return max(0, min(limit, MAX_LIMIT))",
+        "return min(limit, MAX_LIMIT)",
+        found_by=("tests/server/test_guard.py", "-k", "negative_limit"),
+    ),
+    bug(
+        "a job stream goes on after its token has expired",
+        "3dae1d52",
+        f"{FOLDER}/streams.py",
+        "                    self._check_proof()\n",
+        "",
+        found_by=("tests/server/test_workers_tenants.py", "-k", "token_has_expired"),
+    ),
+    bug(
+        "a second wait under the same number hides the first one",
+        "57479182",
+        f"{FOLDER}/exchange.py",
+        "if number in self._calls or number in self._waits:",
+        "if False:",
+        found_by=("tests/server/test_matrix.py", "-k", "one_number"),
+    ),
+    bug(
+        "leases that a caller makes up use the labels of other tenants' queues",
+        "6ff25c21",
+        f"{FOLDER}/metrics.py",
+        "return queue if queue in self._labels else (OTHER, OTHER)",
+        "return self._of(queue)",
+        found_by=("tests/server/test_metrics.py", "-k", "make_up"),
+    ),
+    bug(
+        "a process that leaves takes the jobs of the one that has its name now",
+        "207fbb1e",
+        f"{FOLDER}/pushed.py",
+        "left = [push.lease for push in known if push.incarnation == incarnation]",
+        "left = [push.lease for push in known]",
+        found_by="tests/server/test_workers_pushed.py",
+    ),
+    bug(
+        "errors that callers get name the host of the store",
+        "4ce035f1",
+        f"{FOLDER}/told.py",
+        "if isinstance(error, JobqError) and not self._is_about_the_store(error):",
+        "if isinstance(error, JobqError):",
+        found_by=("tests/server/test_told.py", "-k", "named_to_nobody or bulk"),
+    ),
+    bug(
+        "a call that is too large for a stream ends all its calls",
+        "8f849eb1",
+        "src/jobq/rpc/frames.py",
+        "return len(arguments) <= MAX_PACKET - _HEAD",
+        "return True",
+        found_by=("tests/server/test_remote_faults.py", "-k", "larger_than_a_packet_is_refused"),
+    ),
+    bug(
+        "a token that is replaced late ends the stream of a client",
+        "d0218fb8",
+        "src/jobq/engine/service.py",
+        "NOT_NOW = (StoreUnavailable, TimeoutError, AccessDenied)",
+        "NOT_NOW = (StoreUnavailable, TimeoutError)",
+        found_by=("tests/server/test_remote_tenants.py", "-k", "costs_no_outcome"),
+    ),
+)
+
+DASHBOARD = (
+    bug(
+        "a live page goes on after the rights of its reader have changed",
+        "6914ec2f",
+        f"{WEB}/live.py",
+        "now.principal.tenant == before.tenant and now.principal.scopes == before.scopes",
+        "True",
+        found_by=("tests/web/test_live.py", "-k", "rights"),
+    ),
+    bug(
+        "a session outlives the key of its token",
+        "d4b66873",
+        f"{WEB}/signing_in.py",
+        "session.digest is None and self._has_key_of(session)",
+        "session.digest is None",
+        found_by=("tests/web/test_signing_in.py", "-k", "key_of_its_token"),
+    ),
+    bug(
+        "a session of other tokens with the same secret is accepted",
+        "1a18ef90",
+        f"{WEB}/signing_in.py",
+        "is_ours = session.digest is None and self._has_key_of(session)",
+        "is_ours = True",
+        found_by=("tests/web/test_signing_in.py", "-k", "worth_nothing"),
+    ),
+    bug(
+        "JSON that is nested too deeply is an error of the dashboard",
+        "27c9b475",
+        f"{WEB}/api.py",
+        "except (msgspec.MsgspecError, ValueError, RecursionError) as e:",
+        "except (msgspec.MsgspecError, ValueError) as e:",
+        found_by=("tests/web/test_hostile_requests.py", "-k", "too_deeply"),
+    ),
+    bug(
+        "the character 0 of a form reaches the store",
+        "197a69f1",
+        f"{WEB}/api.py",
+        'if isinstance(value, str) and "\\0" in value:',
+        "if False:",
+        found_by=("tests/web/test_hostile_requests.py", "-k", "character_0"),
+    ),
+    bug(
+        "a hidden progress shows its percentage",
+        "bd30aa0a",
+        f"{WEB}/data/job.py",
+        "percent=None if view.hide_payloads else percent(record.progress, record.codec),",
+        "percent=percent(record.progress, record.codec),",
+        found_by=("tests/web/test_hidden.py", "-k", "percentage"),
+    ),
+    bug(
+        "the newest events are not found behind large batches",
+        "04e939e8",
+        f"{WEB}/data/log.py",
+        "_ENTRIES = (1, 8, 64, 512)",
+        "_ENTRIES = (8, 64, 512)",
+        Edit(f"{WEB}/data/log.py", "if found and not is_whole:", "if False:"),
+        found_by=("tests/web/test_log.py", "-k", "behind_large_batches"),
+    ),
+)
