@@ -26,7 +26,7 @@ def play(tree: Tree, bug: Bug, log: Path) -> str:
     """Run the tests of a bug in a tree that has it. Returns the word for the report."""
     try:
         with tree.with_bug(bug):
-            code = tree.run(bug.found_by, log)
+            code = tree.run(bug, log)
     except DoesNotApply as reason:
         log.write_text(f"{reason}\n")
         return "does not apply any more"
@@ -37,7 +37,7 @@ def play(tree: Tree, bug: Bug, log: Path) -> str:
 
 def play_without(tree: Tree, bug: Bug, log: Path) -> str:
     """Run the tests of a bug in a tree without it."""
-    return "passes" if tree.run(bug.found_by, log) == _PASSED else "FAILS WITHOUT THE BUG"
+    return "passes" if tree.run(bug, log) == _PASSED else "FAILS WITHOUT THE BUG"
 
 
 def chosen(words: list[str], tier: Tier | None) -> list[Bug]:

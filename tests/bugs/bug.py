@@ -8,7 +8,7 @@ from typing import Literal
 Tier = Literal["test", "test-all", "nightly"]
 """The first run that has the finding test: `make test`, `make test-all`, or the nightly one."""
 
-CONFORMANCE = "src/jobq/stores/conformance"
+CONFORMANCE = "src/jobq_conformance"
 """Where the contract suite is."""
 
 

@@ -21,6 +21,7 @@ _TESTS_S = 300
 """Seconds for all tests of one bug."""
 
 
+_TIERS = {"test": ("--tier", "test"), "test-all": ("--tier", "all"), "nightly": ()}
 _OPTIONS = ("-n", "0", "-x", "-q", "--timeout", str(_TEST_S))
 
 
@@ -57,9 +58,12 @@ class Tree:
         self._edits += 1
         os.utime(path, (self._edits, self._edits))
 
-    def run(self, arguments: tuple[str, ...], log: Path) -> int | None:
-        """Run pytest, with its output in a file. Returns its exit code; None: it took too long."""
-        command = [sys.executable, "-m", "pytest", *arguments, *_OPTIONS]
+    def run(self, bug: Bug, log: Path) -> int | None:
+        """Run the tests of a bug that its tier has, with their output in a file.
+
+        Returns the exit code of pytest; None: it took too long.
+        """
+        command = [sys.executable, "-m", "pytest", *bug.found_by, *_OPTIONS, *_TIERS[bug.tier]]
         path = os.pathsep.join((str(self.root / "src"), str(self.root)))
         with log.open("w") as output:
             child = subprocess.Popen(
