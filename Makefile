@@ -1,6 +1,6 @@
 # Every target does its own set-up; `make` alone lists them.
 .DEFAULT_GOAL := help
-.PHONY: help demo docs test test-rest test-all check format pairs simulate simulate-mutants fuzz faults bench bench-peers bench-postgres bench-growth bench-pipeline clean setup release hooks test-store test-server test-django test-iceberg coverage
+.PHONY: help demo docs test test-rest test-all check format pairs simulate simulate-mutants bugs fuzz faults bench bench-peers bench-postgres bench-growth bench-pipeline clean setup release hooks test-store test-server test-django test-iceberg coverage
 SHELL := /bin/sh
 
 VENV  := .venv
@@ -97,6 +97,9 @@ simulate: $(STAMP)  ## the engine in virtual time, from seeds, with faults (SEED
 
 simulate-mutants: $(STAMP)  ## bugs on purpose: each is found by the simulation
 	@$(BIN)/python -m tests.simulation.mutants $(ARGS)
+
+bugs: $(STAMP)  ## old bugs put back into a copy, one by one: each is found by a test of the tier that tests/bugs names
+	@$(BIN)/python -m tests.bugs $(ARGS)
 
 fuzz: $(STAMP)  ## 100,000 strange calls on each store and messages of children, 10,000 command lines
 	@JQ_FUZZ_CALLS=100000 JQ_FUZZ_LINES=10000 $(PYTEST) tests/fuzz --timeout 3600 $(ARGS)
