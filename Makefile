@@ -2,6 +2,8 @@
 .DEFAULT_GOAL := help
 .PHONY: help demo docs test test-rest test-all check format pairs simulate simulate-mutants bugs fuzz faults bench bench-peers bench-postgres bench-growth bench-pipeline clean setup release hooks test-store test-server test-django test-iceberg coverage
 SHELL := /bin/sh
+# Compiled modules are kept whatever the environment says: tests start hundreds of Python processes.
+export PYTHONDONTWRITEBYTECODE :=
 
 VENV  := .venv
 BIN   := $(VENV)/bin

@@ -58,6 +58,8 @@ def left_to(item: pytest.Item) -> tuple[str, str]:
         if path.startswith(folder):
             return "make test-all", why
     params = _params(item)
+    if path == "tests/pairs/test_pairs.py" and "[partitioned" in item.nodeid:
+        return "make test-all", "pairs of features on partitioned queues"
     place = params.get("store_name")
     if place in SUBSET and not item.get_closest_marker("topology"):
         return "make test-all", f"the contract suite on {place}"
