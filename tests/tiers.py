@@ -23,8 +23,21 @@ FOLDERS: dict[str, str] = {
     "tests/pipeline/test_end_to_end.py": "Kafka",
     **{
         f"tests/pipeline/test_{name}.py": "long histories on Spark"
-        for name in ("busy", "erase", "formats", "incremental", "insight", "lives", "walk")
+        for name in (
+            "audit",
+            "busy",
+            "datasource",
+            "erase",
+            "falsified",
+            "formats",
+            "incremental",
+            "insight",
+            "lives",
+            "metrics",
+            "walk",
+        )
     },
+    "tests/cli/test_supervisor.py": "supervisors that replace their processes",
 }
 """Files and folders that `make test` leaves out, and what they need or do."""
 

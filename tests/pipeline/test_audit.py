@@ -132,7 +132,6 @@ def mark(queue: str, number: int, *, at: float) -> dict[str, Any]:
     return dict(json.loads(encode(Mark(queue=of, log="log", shard=0, number=number, at_ms=at_ms))))
 
 
-@pytest.mark.rest("long histories on Spark")
 def test_what_retention_removed_is_named_and_what_it_kept_is_missed(
     lake: Lake, history: History
 ) -> None:
@@ -232,7 +231,6 @@ def test_synthetic_events_are_legal_and_in_the_wire_format(lake: Lake, spark: Sp
     assert sum(queue.totals.events for queue in found.queues) == len(lines)
 
 
-@pytest.mark.rest("long histories on Spark")
 def test_the_counts_are_compared_with_the_store_once_the_lake_has_caught_up(
     lake: Lake, tmp_path: Path
 ) -> None:
