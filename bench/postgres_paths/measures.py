@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import multiprocessing
+import os
 import statistics
 import time
 import uuid
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from contextlib import AsyncExitStack, suppress
+from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import psycopg
@@ -68,6 +70,26 @@ async def _drain(
 
 async def drain(where: Postgres, size: Sizes) -> float:
     return await _drain(where, size.jobs)
+
+
+async def drain_cpu(where: Postgres, size: Sizes) -> float:
+    """The same in processor time of the worker and the server, which other programs do not change.
+
+    It includes the enqueueing."""
+    began = _cpu_s(where)
+    await _drain(where, size.jobs)
+    return (_cpu_s(where) - began) / size.jobs
+
+
+def _cpu_s(where: Postgres) -> float:
+    """Seconds of processor time that this process and all processes of the server have used."""
+    ticks = 0
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):
+            _, parent, *rest = path.read_text().rpartition(")")[2].split()
+            if int(parent) == where.server.pid or int(path.parent.name) == where.server.pid:
+                ticks += sum(map(int, rest[9:13]))  # its own time, and that of ended children
+    return time.process_time() + ticks / os.sysconf("SC_CLK_TCK")
 
 
 async def keyed(where: Postgres, size: Sizes) -> float:
@@ -193,6 +215,7 @@ def new_jobs(n: int) -> list[JobSpec]:
 
 MEASURES: Mapping[str, tuple[str, Callable[[Postgres, Sizes], Coroutine[Any, Any, float]]]] = {
     "drain": ("drain at concurrency 100, per job", drain),
+    "cpu": ("processor time of that drain, per job", drain_cpu),
     "keyed": ("drain of a keyed queue, per job", keyed),
     "bulk": ("enqueue in bulk, per job", bulk),
     "single": ("enqueue one job", single),

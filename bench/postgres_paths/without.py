@@ -9,7 +9,7 @@ from unittest.mock import patch
 
 from bench.postgres_paths.cursors import CursorLink
 from jobq.core.records import QueueName
-from jobq.stores.postgres import caller, connecting, connection, fast, reading, waking
+from jobq.stores.postgres import caller, connecting, connection, fast, reading
 from jobq.stores.postgres import store as store_module
 from jobq.stores.postgres.link import Link, Reply
 from jobq.stores.postgres.queries import SQL
@@ -48,10 +48,6 @@ class WaitingLink(Link):
         super().wait(reply)
 
 
-def _always_send(link: Any, now: Any, memory: Any, work: Any, happened: Any, lines: Any) -> None:
-    waking.send(link, now, memory, work, happened, lines)
-
-
 class LockingTx(caller.CallerTx):
     """A caller's request that locks the rows of queues, as those of the general way do."""
 
@@ -75,12 +71,12 @@ WITHOUT = {
     "pipeline": Without(
         "every statement waits for its reply",
         ((connecting, "Link", WaitingLink),),
-        ("drain", "request", "bulk", "keyed"),
+        ("drain", "cpu", "request", "bulk", "keyed"),
     ),
     "cursors": Without(
         "psycopg's cursors and pipeline",
         ((connecting, "Link", CursorLink),),
-        ("drain", "request", "bulk", "keyed"),
+        ("drain", "cpu", "request", "bulk", "keyed"),
     ),
     "ask ahead": Without("get reads job after job", ((reading, "get", reads.get),), ("get",)),
     "lanes": Without(
@@ -91,7 +87,7 @@ WITHOUT = {
     "exchange": Without(
         "exchanges go the general way",
         ((fast, "may_exchange", lambda *_: False),),
-        ("drain", "workers", "request"),
+        ("drain", "cpu", "workers", "request"),
     ),
     "put": Without(
         "puts go the general way",
@@ -106,7 +102,6 @@ WITHOUT = {
     "handover": Without(
         "no switch of threads after a put", ((store_module, "_MANY", 10**9),), ("bulk",)
     ),
-    "anybody": Without("wake without asking", ((waking, "send_or_ask", _always_send),), ("drain",)),
     "caller": Without(
         "jobq.transaction() locks the queue",
         ((caller, "CallerTx", LockingTx),),
