@@ -12,6 +12,7 @@ from rich.console import Console
 from bench import __main__ as program
 from bench import backlog_postgres, pinned, roster
 from bench.places import Postgres, ask_postgres, place
+from bench.postgres_paths import measures, without
 from tests.stores.postgres.servers import postgres_or_skip
 
 
@@ -85,3 +86,14 @@ def test_the_backlog_bench_checks_the_claims_and_the_space() -> None:
     assert code(1.4, 500, 600) == 1
     assert code(1.3, 1001, 1001) == 1
     assert code(1.3, 500, 601) == 1
+
+
+@pytest.mark.parametrize("name", without.WITHOUT)
+async def test_the_bench_of_mechanisms_can_do_without_each_of_them(name: str) -> None:
+    postgres_or_skip()
+    size = measures.Sizes(rounds=1, jobs=20, dead=0, sleeps=0)
+    _, patches, (first, *_) = without.WITHOUT[name]
+    _, take = measures.MEASURES[first]
+    with place("postgres", "") as where, without.patched(patches):
+        assert isinstance(where, Postgres)
+        assert await take(where, size) > 0

@@ -12,6 +12,10 @@ where it has found some (held.py). Jobs that come back to the front of their que
 the floors (`PostgresTx.front`).
 
 Without such a snapshot there are no floors, and every claim reads from the beginning.
+
+After 100,000 jobs under a snapshot, a claim takes 2.6 ms with floors and 16 ms without them, one of
+the general way 3 and 26 ms, and a tick 14 and 47 ms. Without floors, these times grow with every
+job (`python -m bench.postgres_paths --only floors`).
 """
 
 from __future__ import annotations

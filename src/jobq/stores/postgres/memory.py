@@ -41,7 +41,6 @@ class PostgresMemory(Memory):
         self.floors = Floors()
         self.registered: dict[str, Registered] = {}  # by worker
         self.clock: StoreClock | None = None
-        self.heard_until = 0.0  # until then somebody probably sleeps or listens (monotonic clock)
 
     def told(self, ms: int | None, sent: float) -> None:
         """A reply has the time. Its statement was sent at this time, by clock.elapsed."""

@@ -1,4 +1,8 @@
-"""Reads many jobs with a few round trips: asks for all of them before it looks at the first."""
+"""Reads many jobs with a few round trips: asks for all of them before it looks at the first.
+
+A read of 100 jobs, one after the other, takes 1.3 times as long on a server of the same machine
+(`python -m bench.postgres_paths --only "ask ahead"`).
+"""
 
 from __future__ import annotations
 

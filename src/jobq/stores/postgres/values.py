@@ -1,7 +1,8 @@
 """Turns Python values into PostgreSQL's binary format, by the type that the server expects.
 
 The server says which type each parameter of a statement has, so SQL needs casts only where the
-server cannot infer one.
+server cannot infer one. A number that does not fit is an error here; psycopg's dumpers for a given
+type store its low bits instead.
 """
 
 from __future__ import annotations

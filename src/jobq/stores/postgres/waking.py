@@ -13,7 +13,7 @@ import msgspec
 
 from jobq.core.records import QueueName
 from jobq.stores.postgres.floors import Range, as_columns
-from jobq.stores.postgres.link import Link, Reply
+from jobq.stores.postgres.link import Link
 from jobq.stores.postgres.memory import PostgresMemory
 from jobq.stores.postgres.plain import is_plain
 from jobq.stores.postgres.queries import load, load_above
@@ -25,10 +25,6 @@ SQL_ABOVE = load_above("waking.sql")
 
 OVERDUE_MS = 10_000
 """Milliseconds. A delayed job that was due longer ago wakes nobody: the next claim promotes it."""
-
-
-HEARD_S = 0.1
-"""Seconds. If somebody was there, calls that soon after it wake and notify without asking first."""
 
 
 class Work(msgspec.Struct):
@@ -120,40 +116,6 @@ def send(
         link.execute(SQL["wake"], parameters).quiet = True
     else:
         link.execute(SQL_ABOVE["wake"], (*parameters, *as_columns(lines))).quiet = True
-
-
-def send_or_ask(
-    link: Link,
-    now: int,
-    memory: PostgresMemory,
-    work: Sequence[Work],
-    happened: Sequence[Happened],
-    lines: Sequence[tuple[int, Range]] | None,
-) -> Reply | None:
-    """The same for a busy queue, in which nobody sleeps: only ask whether anybody is there.
-
-    The question takes a tenth of the time of `send`. Returns it, if it was asked, and then
-    `send_if_heard` must follow."""
-    soon = time.monotonic() < memory.heard_until
-    if soon or lines is not None or any(topic.kind == "ended" for topic in happened):
-        send(link, now, memory, work, happened, lines)
-        return None
-    return link.execute(SQL["anybody"], ([w.qid for w in work], [t.topic for t in happened]))
-
-
-def send_if_heard(
-    link: Link,
-    now: int,
-    memory: PostgresMemory,
-    work: Sequence[Work],
-    happened: Sequence[Happened],
-    asked: Reply | None,
-) -> None:
-    """Wake and notify if the reply to the question says that somebody is there."""
-    if asked is not None and asked.fetchone() is not None:
-        memory.heard_until = time.monotonic() + HEARD_S
-        send(link, now, memory, work, happened)
-        link.flush()
 
 
 def lines(memory: PostgresMemory, work: Iterable[Work]) -> Sequence[tuple[int, Range]] | None:

@@ -1,10 +1,6 @@
 -- What a call does after its commit: it wakes sleeping workers and notifies listeners.
 -- The braces of queries.ABOVE are empty, or make an index scan begin at a floor (floors.py).
 
--- name: anybody: 1 if somebody sleeps in these queues or listens to these topics
-SELECT 1 WHERE EXISTS (SELECT 1 FROM sleepers WHERE qid = ANY ($1::integer[]))
-    OR EXISTS (SELECT 1 FROM listeners WHERE topic = ANY ($2::text[]));
-
 -- name: wake: wake workers and notify listeners, by one notification for each mailbox
 -- $15 is a little before now. Delayed jobs that were due before are promoted by any claim, and
 -- sleepers that have not looked for long are dead.

@@ -1,0 +1,1 @@
+"""What each mechanism of the PostgreSQL store is worth. See __main__.py."""
