@@ -33,12 +33,26 @@ STORES = (
         found_by=(f"{CONFORMANCE}/test_checkpoints.py", "--store", "valkey"),
     ),
     bug(
-        "a purged id begins in another life on Valkey",
+        "a purged id begins in another life on Valkey if it left a place in the queue",
+        "f07d116f",
+        f"{VALKEY}/lua/put.lua",
+        "if not old then return nil, 0 end",
+        "if not old then return nil, J.first_ticket(cx, id) end",
+        found_by=(
+            f"{CONFORMANCE}/test_lives.py",
+            "-k",
+            "cancelled_and_purged",
+            "--store",
+            "valkey",
+        ),
+    ),
+    bug(
+        "an expired id begins in another life on Valkey",
         "f07d116f",
         f"{VALKEY}/lua/put.lua",
         "return nil, expired and 0 or old.life + 1",
         "return nil, old.life + 1",
-        found_by=(f"{CONFORMANCE}/test_lives.py", "--store", "valkey"),
+        found_by=(f"{CONFORMANCE}/test_lives.py", "-k", "expired_id", "--store", "valkey"),
     ),
     bug(
         "an expired id begins in another life on SQL stores",
@@ -46,7 +60,7 @@ STORES = (
         f"{RELATIONAL}/put.py",
         "next_life(old.life, expired=bounds.is_expired(tx, old))",
         "next_life(old.life)",
-        found_by=(f"{CONFORMANCE}/test_lives.py", "--store", "sqlite"),
+        found_by=(f"{CONFORMANCE}/test_lives.py", "-k", "expired_id", "--store", "sqlite"),
     ),
     bug(
         "a cancelled job leaves a field behind for good on Valkey",
