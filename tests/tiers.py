@@ -33,10 +33,16 @@ FOLDERS: dict[str, str] = {
             "incremental",
             "insight",
             "lives",
+            "lock",
             "metrics",
+            "other_engines",
+            "report",
+            "report_page",
             "walk",
         )
     },
+    "tests/cli/test_demo.py": "what make demo runs",
+    "tests/with_django/test_example.py": "the example of Django with real servers",
     "tests/cli/test_supervisor.py": "supervisors that replace their processes",
 }
 """Files and folders that `make test` leaves out, and what they need or do."""

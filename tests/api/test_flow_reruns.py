@@ -101,6 +101,7 @@ async def test_a_flow_that_fails_again_can_be_run_again(queue: Queue) -> None:
         assert await queue.job(top.id).result(timeout=10) == "a+top"
 
 
+@pytest.mark.rest("large flows")
 async def test_a_large_flow_is_run_again_in_bounded_calls(queue: Queue) -> None:
     shop = Shop(queue)
     shop.broken = {"odd"}

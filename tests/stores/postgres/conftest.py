@@ -14,9 +14,9 @@ from tests.stores.postgres.servers import FAST, Server, ask
 _schemas = count(1)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def server() -> Iterator[Server]:
-    """A server for tests that do not damage it."""
+    """A server for the tests of one file, which do not damage it."""
     servers.postgres_or_skip()
     with servers.running(FAST) as running:
         yield running
