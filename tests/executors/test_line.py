@@ -402,7 +402,7 @@ async def test_a_request_is_checked_like_anything_from_outside(
         await job.result(timeout=20)
 
 
-@pytest.mark.rest("values of hundreds of megabytes")
+@pytest.mark.rest("it waits for half a minute")
 async def test_values_that_are_too_large_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     big, peers = b"x" * (2**20 + 1), []
 
