@@ -184,7 +184,7 @@ class Fuzzer:
             return pick.sample(frames, len(frames))
 
         def oversize(data: bytes) -> bytes:
-            size = pick.choice((len(data) - 3, 2**16, 2**23, 2**24, 2**31, 2**32 - 1))
+            size = pick.choice((max(0, len(data) - 3), 2**16, 2**23, 2**24, 2**31, 2**32 - 1))
             return size.to_bytes(4, "big") + data[4:]
 
         return [
