@@ -136,7 +136,9 @@ class Fuzzer:
 
         def change(frames: list[bytes], fn: Callable[[bytes], bytes]) -> list[bytes]:
             n = at(frames)
-            return [*frames[:n], fn(frames[n]), *frames[n + 1 :]] if frames else frames
+            if not frames or not frames[n]:  # a frame that was cut to nothing
+                return frames
+            return [*frames[:n], fn(frames[n]), *frames[n + 1 :]]
 
         def flip(data: bytes) -> bytes:
             changed = bytearray(data)
