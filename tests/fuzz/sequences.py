@@ -136,9 +136,8 @@ class Fuzzer:
 
         def change(frames: list[bytes], fn: Callable[[bytes], bytes]) -> list[bytes]:
             n = at(frames)
-            if not frames or not frames[n]:  # a frame that was cut to nothing
-                return frames
-            return [*frames[:n], fn(frames[n]), *frames[n + 1 :]]
+            kept = not any(frames[n : n + 1])  # there is none, or it was cut to nothing
+            return frames if kept else [*frames[:n], fn(frames[n]), *frames[n + 1 :]]
 
         def flip(data: bytes) -> bytes:
             changed = bytearray(data)
