@@ -37,11 +37,10 @@ demo: $(CORE)  ## two workers and a few thousand jobs, live, in seconds; the sam
 test: check  ## check, then the tests that every change needs, in minutes; it ends with what it did not run
 	@$(PYTEST) $(PYTEST_ARGS) --tier test $(ARGS)
 
-test-rest: $(STAMP)  ## the tests that make test leaves out: more places, browser, Kafka, Iceberg, simulation
+test-rest: $(STAMP)  ## the tests that make test leaves out: more places, browser, Kafka, simulation
 	@$(PYTEST) $(PYTEST_ARGS) --tier rest $(ARGS)
-	@$(MAKE_COMMAND) --no-print-directory test-iceberg
 
-test-all: test test-rest  ## everything CI runs: make test, then make test-rest
+test-all: test test-rest test-iceberg  ## make test, make test-rest and make test-iceberg; CI runs the first two
 
 test-store: $(STAMP)  ## the tests that run on any store, on one: make test-store STORE=sqlite
 	@$(PYTEST) $(PYTEST_ARGS) src/jobq_conformance tests/core tests/api tests/engine --store $(or $(STORE),sqlite) $(ARGS)
