@@ -56,7 +56,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node: Any) -> None:
     """A worker has ended: it knows what its tier left out."""
-    node.config.stash[tiers.LEFT] = getattr(node, "workeroutput", {}).get("left", {})
+    if left := getattr(node, "workeroutput", {}).get("left"):  # one that crashed says nothing
+        node.config.stash[tiers.LEFT] = left
 
 
 def pytest_terminal_summary(

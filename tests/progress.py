@@ -46,6 +46,8 @@ class Progress:
         self, report: pytest.CollectReport | pytest.TestReport
     ) -> tuple[str, str, str] | None:
         """Print no letter for a test, and a line for one that failed."""
+        if hasattr(report, "wasxfail"):
+            return None
         if report.failed:
             self._failed += 1
             self._line(f"FAILED {report.nodeid} ({report.when})", keep=True)

@@ -1,4 +1,4 @@
-"""Which tests `make test` runs, and which it leaves to `make test-all`.
+"""Which tests `make test` runs, and which it leaves to `make test-rest`.
 
 `--tier test` runs the first tier, `--tier rest` what it leaves out, `--tier all` both. Without the
 option, pytest runs whatever it is asked to. No tier runs tests marked `faults`: `make faults` does.
@@ -7,14 +7,11 @@ option, pytest runs whatever it is asked to. No tier runs tests marked `faults`:
 from __future__ import annotations
 
 from collections import Counter
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-ROOT = Path(__file__).parents[1]
-
-FOLDERS: dict[str, str] = {
+BEGINNINGS: dict[str, str] = {
     "tests/simulation/": "the simulation",
     "tests/web/browser/": "browsers",
     "tests/adjacent/": "two releases at once",
@@ -41,11 +38,14 @@ FOLDERS: dict[str, str] = {
             "walk",
         )
     },
+    "tests/pairs/test_pairs.py::test_two_features_keep_their_promises_together[partitioned": (
+        "pairs of features on partitioned queues"
+    ),
     "tests/cli/test_demo.py": "what make demo runs",
     "tests/with_django/test_example.py": "the example of Django with real servers",
     "tests/cli/test_supervisor.py": "supervisors that replace their processes",
 }
-"""Files and folders that `make test` leaves out, and what they need or do."""
+"""How the ids of tests begin that `make test` leaves out, and what they need or do."""
 
 SUBSET = {"memory", "redis", "valkey-cluster", "valkey-sentinel"}
 """Places on which `make test` runs only the tests of the contract that are marked `topology`.
@@ -57,12 +57,16 @@ EMBEDDED = ("tests/api", "tests/engine", "tests/executors")
 """Folders whose tests run on memory alone in `make test`."""
 
 
+LEFT: pytest.StashKey[dict[str, int]] = pytest.StashKey()
+"""How many tests were left out, by reason."""
+
+
 def add_options(parser: pytest.Parser) -> None:
     """`--tier`."""
     parser.addoption(
         "--tier",
         choices=("test", "rest", "all"),
-        help="test: what `make test` runs; rest: what it leaves to `make test-all`; all: both",
+        help="test: what `make test` runs; rest: what it leaves to `make test-rest`; all: both",
     )
 
 
@@ -71,19 +75,16 @@ def left_to(item: pytest.Item) -> tuple[str, str]:
     if item.get_closest_marker("faults"):
         return "make faults", "kills, cuts and failovers that take minutes"
     if mark := item.get_closest_marker("rest"):
-        return "make test-all", str(mark.args[0])
-    path = item.path.relative_to(ROOT).as_posix()
-    for folder, why in FOLDERS.items():
-        if path.startswith(folder):
-            return "make test-all", why
+        return "make test-rest", str(mark.args[0])
+    for beginning, why in BEGINNINGS.items():
+        if item.nodeid.startswith(beginning):
+            return "make test-rest", why
     params = _params(item)
-    if path == "tests/pairs/test_pairs.py" and "[partitioned" in item.nodeid:
-        return "make test-all", "pairs of features on partitioned queues"
     place = params.get("store_name")
     if place in SUBSET and not item.get_closest_marker("topology"):
-        return "make test-all", f"the contract suite on {place}"
-    if path.startswith(EMBEDDED) and "sqlite" in (params.get("kind"), params.get("url")):
-        return "make test-all", "the tests of api, engine and executors on SQLite"
+        return "make test-rest", f"the contract suite on {place}"
+    if item.nodeid.startswith(EMBEDDED) and "sqlite" in (params.get("kind"), params.get("url")):
+        return "make test-rest", "the tests of api, engine and executors on SQLite"
     return "", ""
 
 
@@ -101,7 +102,7 @@ def choose(config: pytest.Config, items: list[pytest.Item]) -> None:
     reasons: Counter[str] = Counter()
     for item in items:
         command, why = left_to(item)
-        wanted = {"test": command == "", "rest": command == "make test-all"}.get(
+        wanted = {"test": command == "", "rest": command == "make test-rest"}.get(
             tier, command != "make faults"
         )
         (kept if wanted else out).append(item)
@@ -113,7 +114,3 @@ def choose(config: pytest.Config, items: list[pytest.Item]) -> None:
     config.stash[LEFT] = dict(reasons)
     if hasattr(config, "workeroutput"):
         config.workeroutput["left"] = dict(reasons)
-
-
-LEFT: pytest.StashKey[dict[str, int]] = pytest.StashKey()
-"""How many tests were left out, by reason."""

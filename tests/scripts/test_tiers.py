@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.progress import Progress
+from tests.tiers import BEGINNINGS
 
 ROOT = Path(__file__).parents[2]
 FILES = ("src/jobq_conformance/test_wakeups.py", "src/jobq_conformance/test_lives.py")
@@ -33,7 +34,15 @@ def test_a_test_is_in_the_first_tier_or_in_the_rest() -> None:
     both = {test for test in first if "redis" in test}
     assert both == {test for test in everything if "redis" in test and "wakeups" in test}
     left = sum("redis" in test for test in rest)
-    assert f"{left} tests: make test-all runs them: the contract suite on redis" in said
+    assert f"{left} tests: make test-rest runs them: the contract suite on redis" in said
+
+
+@pytest.mark.parametrize("beginning", BEGINNINGS)
+def test_what_the_first_tier_leaves_out_exists(beginning: str) -> None:
+    path, _, test = beginning.partition("::")
+    assert (ROOT / path).exists()
+    if test:
+        assert f"def {test.partition('[')[0]}(" in (ROOT / path).read_text()
 
 
 def test_a_run_says_what_is_done_left_slow_and_failed(monkeypatch: pytest.MonkeyPatch) -> None:
