@@ -62,7 +62,9 @@ def main() -> None:
     given = parser.parse_args()
     names = given.only.split(",") if given.only else everything
     if unknown := set(names) - set(everything):
-        parser.error(f"--only: no {', '.join(sorted(unknown))}")
+        parser.error(
+            f"--only: there is no {', '.join(sorted(unknown))}; choose from {', '.join(everything)}"
+        )
     size = Sizes(given.rounds, given.jobs, given.dead, given.sleeps)
     print(
         f"{'without':<58}{'measured':<40}{'with, ms':>10}{'without':>10}{'ratio':>7}  half of them"
