@@ -11,41 +11,58 @@ from typing import Any
 
 import pytest
 
-BEGINNINGS: dict[str, str] = {
-    "tests/simulation/": "the simulation",
-    "tests/web/browser/": "browsers",
-    "tests/adjacent/": "two releases at once",
-    "tests/relay/test_kafka.py": "Kafka",
-    "tests/relay/test_outages.py": "Kafka",
-    "tests/pipeline/test_end_to_end.py": "Kafka",
-    **{
-        f"tests/pipeline/test_{name}.py": "long histories on Spark"
-        for name in (
-            "audit",
-            "busy",
-            "datasource",
-            "erase",
-            "falsified",
-            "formats",
-            "incremental",
-            "insight",
-            "lives",
-            "lock",
-            "metrics",
-            "other_engines",
-            "report",
-            "report_page",
-            "walk",
-        )
-    },
-    "tests/pairs/test_pairs.py::test_two_features_keep_their_promises_together[partitioned": (
-        "pairs of features on partitioned queues"
+_SPARK = (
+    "audit busy datasource erase falsified formats incremental ingest insight lives lock metrics \
+other_engines report report_page walk"
+)
+_SANDBOX = "tests/executors/sandbox/test_"
+_FLOWS = "src/jobq_conformance/test_flow_"
+
+LEFT_OUT: dict[str, tuple[str, ...]] = {
+    "the simulation": ("tests/simulation/",),
+    "browsers": ("tests/web/browser/",),
+    "two releases at once": ("tests/adjacent/",),
+    "Kafka": (
+        "tests/relay/test_kafka.py",
+        "tests/relay/test_outages.py",
+        "tests/pipeline/test_end_to_end.py",
     ),
-    "tests/cli/test_demo.py": "what make demo runs",
-    "tests/with_django/test_example.py": "the example of Django with real servers",
-    "tests/cli/test_supervisor.py": "supervisors that replace their processes",
+    "long histories on Spark": (
+        *(f"tests/pipeline/test_{name}.py" for name in _SPARK.split()),
+        "tests/pipeline/test_cli.py::test_a_wrong_option_or_an_unusable_input",
+    ),
+    "pairs of features on partitioned queues": (
+        "tests/pairs/test_pairs.py::test_two_features_keep_their_promises_together[partitioned",
+    ),
+    "large flows": (
+        "src/jobq_conformance/test_large_flows.py",
+        f"{_FLOWS}callers.py::test_of_several_edges_to_one_job",
+        f"{_FLOWS}callers.py::test_two_flows_share_a_member_with_many_edges",
+        f"{_FLOWS}whole.py::test_a_large_flow",
+        f"{_FLOWS}whole.py::test_a_parent_of_many",
+        f"{_FLOWS}whole.py::test_jobs_of_one_large_put",
+        f"{_FLOWS}whole.py::test_one_that_many_wait_for",
+    ),
+    "every way around the sandbox": (
+        f"{_SANDBOX}processes.py",
+        f"{_SANDBOX}explanations.py",
+        f"{_SANDBOX}lives.py::test_nothing_is_ever_read",
+        f"{_SANDBOX}escapes.py::test_an_escape_succeeds_without",
+    ),
+    "servers that restart, networks that fail": ("tests/stores/postgres/test_bad_days.py",),
+    "copies of stores that are killed": ("tests/cli/test_store.py::test_a_copy",),
+    "supervisors that replace their processes": ("tests/cli/test_supervisor.py",),
+    "workers in other languages": ("tests/server/test_workers_languages.py",),
+    "the benches": ("tests/bench/",),
+    "the examples": (
+        "tests/examples/",
+        "tests/web/test_applications.py",
+        "tests/with_django/test_example.py",
+        "tests/with_django/test_postgres.py::test_an_idle_worker",
+        "tests/cli/test_demo.py",
+    ),
 }
-"""How the ids of tests begin that `make test` leaves out, and what they need or do."""
+"""What `make test` leaves out: what it needs or does, and how the ids of its tests begin."""
 
 SUBSET = {"memory", "redis", "valkey-cluster", "valkey-sentinel"}
 """Places on which `make test` runs only the tests of the contract that are marked `topology`.
@@ -55,6 +72,15 @@ They share their code with SQLite and with one Valkey, on which it runs all of t
 
 EMBEDDED = ("tests/api", "tests/engine", "tests/executors")
 """Folders whose tests run on memory alone in `make test`."""
+
+
+DIRECTIONS = {
+    ("sqlite", "valkey"),
+    ("valkey", "sqlite"),
+    ("sqlite", "postgres"),
+    ("sqlite", "grpc"),
+}
+"""The directions in which `make test` copies a store."""
 
 
 LEFT: pytest.StashKey[dict[str, int]] = pytest.StashKey()
@@ -76,13 +102,17 @@ def left_to(item: pytest.Item) -> tuple[str, str]:
         return "make faults", "kills, cuts and failovers that take minutes"
     if mark := item.get_closest_marker("rest"):
         return "make test-rest", str(mark.args[0])
-    for beginning, why in BEGINNINGS.items():
-        if item.nodeid.startswith(beginning):
+    for why, beginnings in LEFT_OUT.items():
+        if item.nodeid.startswith(beginnings):
             return "make test-rest", why
     params = _params(item)
     place = params.get("store_name")
     if place in SUBSET and not item.get_closest_marker("topology"):
         return "make test-rest", f"the contract suite on {place}"
+    if item.nodeid.startswith("tests/rules") and "postgres" in params.values():
+        return "make test-rest", "the rules of core on PostgreSQL, which calls them itself"
+    if params.get("direction", ("sqlite", "grpc")) not in DIRECTIONS:
+        return "make test-rest", "other directions of a store copy"
     if item.nodeid.startswith(EMBEDDED) and "sqlite" in (params.get("kind"), params.get("url")):
         return "make test-rest", "the tests of api, engine and executors on SQLite"
     return "", ""

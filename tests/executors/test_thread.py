@@ -20,8 +20,15 @@ def a_run() -> Any:
 
 async def test_a_call_that_is_cancelled_is_unfinished_until_its_thread_ends() -> None:
     executor, run, release = ThreadExecutor(asyncio.get_running_loop()), a_run(), threading.Event()
-    call = asyncio.ensure_future(executor.call(cast(Running, run), release.wait, (TIMEOUT_S,), {}))
+    began = threading.Event()
+
+    def function() -> None:
+        began.set()
+        release.wait(TIMEOUT_S)
+
+    call = asyncio.ensure_future(executor.call(cast(Running, run), function, (), {}))
     await asyncio.sleep(0)
+    assert began.wait(TIMEOUT_S)
     call.cancel()
     await asyncio.wait({call}, timeout=TIMEOUT_S)
     assert call.cancelled()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from unittest import mock
@@ -60,8 +60,8 @@ Dropping the schema and migrating again takes 200 ms, and truncating the tables 
 @place("postgres")
 def postgres(tmp: Path) -> Iterator[Fresh]:
     """The PostgreSQL of JQ_POSTGRES, or else 16."""
-    with _server() as server:
-        yield lambda: _emptied(server, server.url)
+    with _server() as server, _emptying(server) as empty:
+        yield lambda: empty(server.url)
 
 
 @contextmanager
@@ -78,7 +78,7 @@ def postgres_general(tmp: Path) -> Iterator[Fresh]:
     """The same server without the single statements for plain jobs (fast.py)."""
 
     def fresh() -> Opening:
-        opening = _emptied(server, server.url)
+        opening = empty(server.url)
 
         def opened(clock: Clock) -> Store:
             with without_fast_calls():
@@ -86,7 +86,7 @@ def postgres_general(tmp: Path) -> Iterator[Fresh]:
 
         return opened
 
-    with _server() as server:
+    with _server() as server, _emptying(server) as empty:
         yield fresh
 
 
@@ -96,8 +96,8 @@ def pgbouncer(tmp: Path) -> Iterator[Fresh]:
     with _server() as server:
         from tests.stores.postgres.servers import running_bouncer
 
-        with running_bouncer(server, connections=10) as bouncer:
-            yield lambda: _emptied(server, f"{bouncer.url}?listen=no")
+        with running_bouncer(server, connections=10) as bouncer, _emptying(server) as empty:
+            yield lambda: empty(f"{bouncer.url}?listen=no")
 
 
 @place("postgres-app", default=False)
@@ -137,12 +137,18 @@ def _server() -> Iterator[Server]:
         raise Unavailable(str(missing)) from None
 
 
-def _emptied(server: Server, url: str) -> Opening:
+@contextmanager
+def _emptying(server: Server) -> Iterator[Callable[[str], Opening]]:
+    """What opens an emptied store. It keeps one connection: a new one reads the catalog."""
     import psycopg
 
     with psycopg.connect(server.url, autocommit=True) as connection:
-        connection.execute(_EMPTY)
-    return at(url)
+
+        def empty(url: str) -> Opening:
+            connection.execute(_EMPTY)
+            return at(url)
+
+        yield empty
 
 
 async def _migrated(url: str) -> None:

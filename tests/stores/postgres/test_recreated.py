@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 import psycopg
 import pytest
 
@@ -9,11 +11,19 @@ from jobq import ConfigError, Queue, Worker, transaction
 from jobq.stores import open_store
 from tests.stores.postgres.callers import add_to, ids
 from tests.stores.postgres.servers import ask
-from tests.waiting import PATIENCE_S
+from tests.waiting import PATIENCE_S, wait_until
 
 
 def drop(url: str, store: str) -> None:
-    ask(url, f"drop schema {store.rpartition('=')[2]} cascade")
+    """Drop the schema. It locks tables in another order than calls do, so it may have to yield."""
+
+    def dropped() -> bool:
+        with suppress(psycopg.errors.DeadlockDetected):
+            ask(url, f"drop schema {store.rpartition('=')[2]} cascade")
+            return True
+        return False
+
+    wait_until(dropped, "the end of the schema")
 
 
 async def other_queue(store: str) -> Queue:
