@@ -1,0 +1,1 @@
+"""Every stored and sent format, byte by byte, as it was recorded."""
