@@ -27,8 +27,8 @@ from msgspec.structs import replace
 from jobq import Queue, Unique, Worker
 from jobq.cli.ctl import main
 from jobq.client.sender import Sender
-from jobq.client.store_copy.queue_copy import QueueCopy
-from jobq.client.store_copy.side import Side
+from jobq.operations.store_copy.queue_copy import QueueCopy
+from jobq.operations.store_copy.side import Side
 from jobq.core.commands import Rerun
 from jobq.core.queues import Fire, QueueConfig
 from jobq.core.records import Claim, JobKey, JobSpec, PutResult, QueueName

@@ -17,7 +17,7 @@ from rich.text import Text
 
 from jobq.api.info import JobInfo
 from jobq.api.queue import Queue
-from jobq.api.selection import BulkProgress, JobCriteria, Preview, Selection
+from jobq.api.selection import Preview, Selection
 from jobq.cli import documents, text
 from jobq.cli.options import FAILED, Ctl, confirm, fail, yes_option
 from jobq.cli.output import Column, table
@@ -25,6 +25,8 @@ from jobq.cli.progress import bar_with_remarks
 from jobq.core.durations import parse_duration
 from jobq.core.states import State
 from jobq.errors import StoreUnavailable
+from jobq.operations.bulk import BulkProgress
+from jobq.operations.selecting import TIMES, JobCriteria
 
 F = TypeVar("F", bound=Callable[..., Any])
 Action = Literal["cancel", "rerun", "purge"]
@@ -44,7 +46,7 @@ _QUESTION: dict[Action, str] = {
 _REMARK_S = 5.0
 """Seconds between two lines with the cursor. A killed command loses at most this much progress."""
 
-_TIMES = ("created-after", "created-before", "ended-after", "ended-before")
+_TIMES = tuple(name.replace("_", "-") for name in TIMES)
 _FIELDS = ("state", "name", "key", "error", *_TIMES)
 
 where_option = click.option(

@@ -14,7 +14,8 @@ Altered = Literal["done", "late", "missing"]
 """The result of a command.
 
 `done`: the command was carried out. `late`: the job is not in a state for the command, or not in
-the life that the command names, so nothing changed. `missing`: there is no such job, or its retention has passed.
+the life that the command names, so nothing changed. `missing`: there is no such job, or its
+retention has passed.
 """
 
 

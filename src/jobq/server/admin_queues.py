@@ -10,11 +10,12 @@ from jobq.core.queues import differences
 from jobq.core.records import QueueName
 from jobq.core.refusals import other_settings
 from jobq.errors import ConfigError, JobNotFound
+from jobq.operations import listing
+from jobq.operations.listing import MAX_PAGE, page_size
 from jobq.rpc import convert_queues
 from jobq.rpc.v1 import admin_pb2 as pb
 from jobq.server.context import ServerContext
 from jobq.server.handlers import Caller, Refused
-from jobq.server.listing import MAX_PAGE, page_size
 from jobq.server.overview import Overview
 
 _MAX_MINUTES = 1_440
@@ -35,7 +36,7 @@ class QueueCalls:
     ) -> pb.CreateQueueResponse:
         """Make a queue, or change one."""
         queue = caller.queue(request.queue, request.tenant)
-        stored = await self._overview.find(caller.store, queue)
+        stored = await listing.find_queue(caller.store, queue)
         config = convert_queues.queue_config(request.config, stored)
         try:
             # The store itself compares what no update may change.
@@ -53,8 +54,7 @@ class QueueCalls:
         self, request: pb.ListQueuesRequest, caller: Caller
     ) -> pb.ListQueuesResponse:
         """List the queues of the tenant."""
-        records = await caller.store.queues(caller.tenant(request.tenant))
-        ordered = sorted(records, key=lambda record: record.queue)
+        ordered = await listing.queues(caller.store, caller.tenant(request.tenant))
         return pb.ListQueuesResponse(queues=map(convert_queues.queue, ordered))
 
     async def GetQueueStats(
@@ -63,9 +63,7 @@ class QueueCalls:
         """Return a queue at a glance."""
         queue = caller.queue(request.queue, request.tenant)
         minutes = checks.check_int(request.minutes, "minutes", high=_MAX_MINUTES)
-        record = await self._overview.find(caller.store, queue)
-        if record is None:
-            raise _no_queue(queue)
+        record = await listing.get_queue(caller.store, queue)
         stats = await caller.store.stats(queue)
         figures = await caller.store.metrics(queue, minutes=minutes) if minutes else []
         return pb.GetQueueStatsResponse(
@@ -167,10 +165,6 @@ class QueueCalls:
 
 def _key(key: str) -> str | None:
     return checks.check_key(key) if key else None
-
-
-def _no_queue(queue: QueueName) -> JobNotFound:
-    return JobNotFound(f"there is no queue {queue.queue!r}")
 
 
 def _free(queue: QueueName, lock: str) -> JobNotFound:

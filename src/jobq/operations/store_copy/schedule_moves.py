@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from jobq.client.store_copy.side import Side
 from jobq.core import copies
 from jobq.core.copies import Parked
 from jobq.core.queues import ScheduleRecord
 from jobq.core.records import QueueName
+from jobq.operations.store_copy.side import Side
 
 MAX_SCHEDULES = 10_000
 """Schedules of a queue that one listing returns. Those that moved are not listed again."""
@@ -50,23 +50,21 @@ async def _finish_last(source: Side, target: Side, queue: QueueName) -> int:
 async def _move(source: Side, target: Side, record: ScheduleRecord, *, paused: bool) -> None:
     queue, id = record.spec.queue, record.spec.id
     await _park(target, record, paused=paused)
-    await source.within(source.store.pause_schedule(queue, id, paused=True, actor=source.actor))
+    await source.store.pause_schedule(queue, id, paused=True, actor=source.actor)
     # It cannot fire any more, so its next time is final now.
     for last in await _list(source, queue):
         if last.spec.id == id:
             record = last
             await _park(target, record, paused=paused)
-    await source.within(source.store.drop_schedule(queue, id, actor=source.actor))
+    await source.store.drop_schedule(queue, id, actor=source.actor)
     stand_in = copies.parked(ScheduleRecord(spec=copies.park(record, paused=paused), next_ms=None))
     assert stand_in is not None
     await _start(target, stand_in)
 
 
 async def _park(target: Side, record: ScheduleRecord, *, paused: bool) -> None:
-    await target.within(
-        target.store.put_schedule(
-            copies.park(record, paused=paused), next_ms=None, actor=target.actor
-        )
+    await target.store.put_schedule(
+        copies.park(record, paused=paused), next_ms=None, actor=target.actor
     )
 
 
@@ -74,11 +72,9 @@ async def _start(target: Side, parked: Parked) -> None:
     """Replace the parked schedule by the real one."""
     spec = parked.spec
     if parked.paused:
-        await target.within(
-            target.store.pause_schedule(spec.queue, spec.id, paused=True, actor=target.actor)
-        )
-    await target.within(target.store.put_schedule(spec, next_ms=parked.next_ms, actor=target.actor))
+        await target.store.pause_schedule(spec.queue, spec.id, paused=True, actor=target.actor)
+    await target.store.put_schedule(spec, next_ms=parked.next_ms, actor=target.actor)
 
 
 async def _list(side: Side, queue: QueueName) -> list[ScheduleRecord]:
-    return await side.within(side.store.list_schedules(queue, limit=MAX_SCHEDULES))
+    return await side.store.list_schedules(queue, limit=MAX_SCHEDULES)
