@@ -55,6 +55,7 @@ LEFT_OUT: dict[str, tuple[str, ...]] = {
     "supervisors that replace their processes": ("tests/cli/test_supervisor.py",),
     "workers in other languages": ("tests/server/test_workers_languages.py",),
     "the benches": ("tests/bench/",),
+    "the steps of CONTRIBUTING in copies of the repository": ("tests/adding/",),
     "the examples": (
         "tests/examples/",
         "tests/web/test_applications.py",
