@@ -19,13 +19,13 @@ import pytest
 from grpc import StatusCode
 
 from jobq import errors
+from jobq.access.table import CALLS, ROUTES
+from jobq.access.told import Told
 from jobq.core.records import QueueName, Topic
 from jobq.errors import InvalidJob, JobqError, StoreUnavailable
 from jobq.rpc import contract, frames
 from jobq.rpc.v1 import jobs_pb2
-from jobq.server.access import CALLS, ROUTES
 from jobq.server.settings import ServerSettings
-from jobq.server.told import Told
 from jobq.stores.base import Store
 from jobq.web.site import Dashboard
 from jobq_conformance.places import PLACES

@@ -11,9 +11,9 @@ import httpx
 import pytest
 from starlette.routing import Mount, Route
 
+from jobq.access.principal import SCOPES, Principal, Scope
+from jobq.access.table import ROUTES
 from jobq.core.records import QueueName
-from jobq.server.access import ROUTES
-from jobq.server.principal import SCOPES, Principal, Scope
 from jobq.stores.base import Store
 from jobq.web.data.actions import ACTIONS
 from jobq.web.data.reads import READS

@@ -7,6 +7,7 @@ import time
 import grpc.aio
 from grpc import StatusCode
 
+from jobq.access.listing import MAX_PAGE, Listed, listed, page_size, wanted
 from jobq.api.schedule_template import template
 from jobq.client.ids import new_id
 from jobq.core import checks, cron
@@ -22,7 +23,6 @@ from jobq.rpc.v1 import admin_pb2 as pb
 from jobq.server.admin_queues import QueueCalls
 from jobq.server.context import ServerContext
 from jobq.server.handlers import Caller, Handlers, Refused
-from jobq.server.listing import MAX_PAGE, Listed, listed, page_size, wanted
 
 _FAILED = (State.FAILED,)
 

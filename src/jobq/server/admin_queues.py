@@ -5,6 +5,7 @@ from __future__ import annotations
 from grpc import StatusCode
 from msgspec.structs import replace
 
+from jobq.access.listing import MAX_PAGE, page_size
 from jobq.core import checks
 from jobq.core.queues import differences
 from jobq.core.records import QueueName
@@ -14,7 +15,6 @@ from jobq.rpc import convert_queues
 from jobq.rpc.v1 import admin_pb2 as pb
 from jobq.server.context import ServerContext
 from jobq.server.handlers import Caller, Refused
-from jobq.server.listing import MAX_PAGE, page_size
 from jobq.server.overview import Overview
 
 _MAX_MINUTES = 1_440

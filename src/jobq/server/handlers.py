@@ -2,7 +2,7 @@
 
 It decodes requests, finds out who calls, bounds sizes and times, and turns errors into statuses. A
 caller never sees a stack trace, nor where the store is: such an error is logged under a number, and
-the caller gets that number (told.py).
+the caller gets that number (access/told.py).
 
 A service is a class with one method per RPC. A method gets the request (an async iterator of
 requests, if the client streams) and the `Caller`. It returns the reply, or is an async generator of
@@ -24,6 +24,7 @@ from google.protobuf.message import DecodeError, Message
 from google.protobuf.message_factory import GetMessageClass
 from grpc import StatusCode
 
+from jobq.access.guard import GuardedStore
 from jobq.client.session import Session
 from jobq.client.tenants import DEFAULT_TENANT
 from jobq.core.checks import check_queue_name, check_tenant, shown
@@ -31,7 +32,6 @@ from jobq.core.records import QueueName
 from jobq.errors import InvalidJob, JobNotFound, JobqError, PayloadTooLarge
 from jobq.rpc import status
 from jobq.server.context import Proof, ServerContext
-from jobq.server.guard import GuardedStore
 
 MAX_CALL_S = 60.0
 """Seconds that a call without a stream may take, unless it waits on purpose. Far more than a store

@@ -7,6 +7,8 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 import grpc.aio
 from grpc import StatusCode
 
+from jobq.access.listing import listed, page_size, wanted
+from jobq.access.principal import Scope
 from jobq.client import following, waiting
 from jobq.client.session import batches
 from jobq.core import checks
@@ -18,8 +20,6 @@ from jobq.rpc.v1 import jobs_pb2 as pb
 from jobq.server.context import ServerContext
 from jobq.server.event_streams import MAX_QUEUES, EventStream
 from jobq.server.handlers import Caller, Handlers, Refused
-from jobq.server.listing import listed, page_size, wanted
-from jobq.server.principal import Scope
 from jobq.server.stopping import Stopping
 from jobq.server.submitting import Submitter
 

@@ -15,6 +15,7 @@ from collections.abc import AsyncIterator, Sequence
 import grpc.aio
 from grpc import StatusCode
 
+from jobq.access.guard import GuardedStore
 from jobq.core import checks
 from jobq.core.pace import Pace
 from jobq.core.records import AnyOutcome, LeaseRef
@@ -25,7 +26,6 @@ from jobq.rpc.v1 import workers_pb2 as pb
 from jobq.server.claims import OneShotClaims
 from jobq.server.confirmations import REPORTS, Confirmations
 from jobq.server.context import ServerContext
-from jobq.server.guard import GuardedStore
 from jobq.server.handlers import Caller, Handlers, Refused
 from jobq.server.pushed import Worker
 from jobq.server.reports import QueueDefaults, outcomes_of, releases_of

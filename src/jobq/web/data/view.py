@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 import msgspec
 
+from jobq.access.principal import Principal
+from jobq.access.table import CALLS
 from jobq.core.queues import QueueRecord
-from jobq.server.access import CALLS
-from jobq.server.principal import Principal
 from jobq.stores.base import Store
 
 

@@ -6,14 +6,14 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
 
+from jobq.access.principal import Principal, Scope
+from jobq.access.quotas import TenantRules
+from jobq.access.specs import check_word
+from jobq.access.table import DOORS
 from jobq.core.checks import as_actor
 from jobq.core.new_jobs import check_queue
 from jobq.core.records import Edge, QueueName
 from jobq.errors import AccessDenied, JobNotFound, Unauthenticated
-from jobq.server.access import DOORS
-from jobq.server.principal import Principal, Scope
-from jobq.server.quotas import TenantRules
-from jobq.server.specs import check_word
 from jobq.stores.base import Store
 
 _R = TypeVar("_R")
@@ -48,7 +48,7 @@ class Guard:
         return int(self._clock() * 1000)
 
     def check(self, call: str) -> None:
-        """AccessDenied unless the principal's scopes allow this row of the table (access.py).
+        """AccessDenied unless the principal's scopes allow this row of the table (table.py).
 
         Unauthenticated if the token has expired, also in the middle of a long stream.
         """

@@ -8,6 +8,9 @@ from itertools import compress
 
 from msgspec.structs import replace
 
+from jobq.access.guarded.rules import ADMIN, Guard, bounded, in_place
+from jobq.access.schedules import TenantSchedules
+from jobq.access.specs import check_span
 from jobq.core.checks import (
     MAX_ACTOR_LENGTH,
     MAX_STEPS,
@@ -45,9 +48,6 @@ from jobq.core.records import (
 from jobq.core.states import State
 from jobq.core.waits import CHILD
 from jobq.errors import InvalidJob, QuotaExceeded
-from jobq.server.guarded.rules import ADMIN, Guard, bounded, in_place
-from jobq.server.schedules import TenantSchedules
-from jobq.server.specs import check_span
 
 MAX_NAMED = 10_000
 """Keys or tasks that a queue may store settings of."""

@@ -9,7 +9,7 @@ from typing import Literal
 
 import msgspec
 
-from jobq.server.principal import Principal, Scope
+from jobq.access.principal import Principal, Scope
 
 Named = Literal["nothing", "queues", "jobs", "leases", "workers", "tenant", "election"]
 """What the arguments of a call name, so what has to belong to the caller's tenant.

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import compress
 
+from jobq.access.guarded.rules import Guard, bounded, in_place
+from jobq.access.specs import check_word
 from jobq.core.event_records import EventPage
 from jobq.core.holds import MAX_LISTED
 from jobq.core.locks import LockRecord
@@ -23,8 +25,6 @@ from jobq.core.records import (
 )
 from jobq.core.states import State
 from jobq.errors import QuotaExceeded
-from jobq.server.guarded.rules import Guard, bounded, in_place
-from jobq.server.specs import check_word
 
 MAX_READERS = 100
 """Readers of the event log of one queue that a tenant may register."""

@@ -10,6 +10,10 @@ from itertools import compress
 
 from msgspec.structs import replace
 
+from jobq.access.guarded.rules import MAX_LIMIT, READ, Guard, bounded, in_place
+from jobq.access.parts import check_parts
+from jobq.access.quotas import ROOM_MS
+from jobq.access.specs import check_outcome, check_span, check_word
 from jobq.client.session import batches
 from jobq.core.checks import MAX_STEPS, check_id, check_step_size
 from jobq.core.defaults import LOG_LINE, LOG_LINES
@@ -40,10 +44,6 @@ from jobq.core.records import (
     lane_of,
 )
 from jobq.errors import InvalidJob, JobNotFound, JobqError, PayloadTooLarge, StoreUnavailable
-from jobq.server.guarded.rules import MAX_LIMIT, READ, Guard, bounded, in_place
-from jobq.server.parts import check_parts
-from jobq.server.quotas import ROOM_MS
-from jobq.server.specs import check_outcome, check_span, check_word
 from jobq.stores.base import pipeline_of
 
 log = logging.getLogger("jobq.server")
