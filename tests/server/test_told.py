@@ -205,6 +205,9 @@ def test_what_is_not_about_the_store_is_told_as_it_is() -> None:
         InvalidJob("payload is not JSON"),
         errors.ConfigError("queue 'payroll:6543' is keyed"),
         errors.JobNotFound("there is no job 'invoice:6543'"),
+        # What the caller said, which only repeats where the store is:
+        InvalidJob("job 3: name 'db.internal.example:6543' is too long"),
+        errors.JobNotFound(f"there is no job {URL!r}"),
     ):
         assert told(error, "Submit") is error
 

@@ -249,6 +249,7 @@ class Stream:
             raise ConfigError(
                 f"the server knows no call {call.method!r}: install the version of the client there"
             )
+        self._store.check(call.method)
         arguments = _read(method.read_arguments, call)
         if not self._room.is_set():
             await self._room.wait()
