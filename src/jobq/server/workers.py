@@ -278,7 +278,7 @@ class WorkerService:
         tenant = caller.tenant(request.tenant)
         leases = convert.lease_refs(request.leases, tenant, "leases")
         delay_ms = checks.check_int(request.delay_ms, "delay_ms", high=checks.MAX_MS)
-        outcomes = await releases_of(caller.store, leases, delay_ms=delay_ms)
+        outcomes = releases_of(leases, delay_ms=delay_ms)
         stale = await self._settle(caller, request.worker, tenant, outcomes, "")
         return pb.ReleaseResponse(stale=stale)
 
