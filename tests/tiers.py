@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 
 _SPARK = (
-    "audit busy datasource erase falsified formats incremental ingest insight lives lock metrics \
-other_engines report report_page walk"
+    *("audit", "busy", "datasource", "derive", "erase", "falsified", "formats", "incremental"),
+    *("ingest", "insight", "lives", "lock", "metrics", "other_engines", "report", "report_page"),
+    "walk",
 )
 _SANDBOX = "tests/executors/sandbox/test_"
 _FLOWS = "src/jobq_conformance/test_flow_"
@@ -27,8 +28,8 @@ LEFT_OUT: dict[str, tuple[str, ...]] = {
         "tests/relay/test_outages.py",
         "tests/pipeline/test_end_to_end.py",
     ),
-    "long histories on Spark": (
-        *(f"tests/pipeline/test_{name}.py" for name in _SPARK.split()),
+    "Spark": (
+        *(f"tests/pipeline/test_{name}.py" for name in _SPARK),
         "tests/pipeline/test_cli.py::test_a_wrong_option_or_an_unusable_input",
     ),
     "pairs of features on partitioned queues": (
@@ -54,6 +55,7 @@ LEFT_OUT: dict[str, tuple[str, ...]] = {
     "supervisors that replace their processes": ("tests/cli/test_supervisor.py",),
     "workers in other languages": ("tests/server/test_workers_languages.py",),
     "the benches": ("tests/bench/",),
+    "the steps of CONTRIBUTING in copies of the repository": ("tests/adding/",),
     "the examples": (
         "tests/examples/",
         "tests/web/test_applications.py",

@@ -130,6 +130,14 @@ WORKERS = (
         found_by=("tests/executors/test_line.py", "-k", "says_ready"),
     ),
     bug(
+        "a process that prints without a pause keeps its worker reading",
+        "04ff0a0e",
+        f"{EXECUTORS}/pool/output.py",
+        "while left > 0 and (size := read()):",
+        "while size := read():",
+        found_by=("tests/executors/test_current_job.py", "-k", "what_is_in_a_pipe"),
+    ),
+    bug(
         "a job fails although its child died before it began it",
         "11a42223",
         f"{EXECUTORS}/process.py",
@@ -200,18 +208,26 @@ CALLERS = (
     bug(
         "a bulk rerun of several states runs a job again twice",
         "b05637ce",
-        f"{API}/selection.py",
-        "if record.id not in rerun]",
+        "src/jobq/operations/bulk.py",
+        "if not self._is_new(record)]",
         "if True]",
         found_by=("tests/api/test_selection.py", "-k", "another_selected", "--store", "memory"),
     ),
     bug(
         "a slow bulk purge removes a job that was rerun meanwhile",
         "a4349a58",
-        f"{API}/selection.py",
-        "keys = await _in_same_life(store, qname, part)",
-        "pass",
+        "src/jobq/operations/bulk.py",
+        "life=each.life, ",
+        "",
         found_by=("tests/api/test_selection.py", "-k", "purge_at_a_pace", "--store", "memory"),
+    ),
+    bug(
+        "a bulk rerun that is continued runs a job again twice",
+        "",
+        "src/jobq/operations/bulk.py",
+        "self.began_ms = self._place.began_ms if began_ms is None else began_ms",
+        "self.began_ms = began_ms",
+        found_by=("tests/api/test_bulk_once.py", "-k", "stopped_after_each", "--store", "memory"),
     ),
 )
 

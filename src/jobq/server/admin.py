@@ -1,4 +1,7 @@
-"""AdminService: queues, schedules, workers and tenants. Its .proto file is its documentation."""
+"""AdminService: queues, schedules, workers and tenants. Its .proto file is its documentation.
+
+RPCs that are not here only pass on (passing.py).
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,6 @@ from jobq.core.records import QueueName
 from jobq.core.states import State
 from jobq.core.version import __version__
 from jobq.core.workers import WorkerRequest
-from jobq.errors import JobNotFound
 from jobq.operations import schedules, workers
 from jobq.operations.bulk import BulkChange
 from jobq.operations.listing import MAX_PAGE, listed, page_size
@@ -66,14 +68,6 @@ class AdminService(QueueCalls):
             spec, next_ms=cron.first_time(spec, self._context.clock())
         )
         return pb.PutScheduleResponse(schedule=convert_queues.schedule(record))
-
-    async def RemoveSchedule(
-        self, request: pb.RemoveScheduleRequest, caller: Caller
-    ) -> pb.RemoveScheduleResponse:
-        """Remove a schedule."""
-        queue = caller.queue(request.queue, request.tenant)
-        await schedules.remove(caller.store, queue, request.id)
-        return pb.RemoveScheduleResponse()
 
     async def PauseSchedule(
         self, request: pb.PauseScheduleRequest, caller: Caller
@@ -136,7 +130,7 @@ class AdminService(QueueCalls):
         await _ask(caller, request.worker, request.tenant, wish)
         return pb.ShutdownWorkerResponse()
 
-    # ── dead letters and readers ──────────────────────────────────────────────────────────────────
+    # ── dead letters ──────────────────────────────────────────────────────────────────────────────
 
     async def ListDeadLetters(
         self, request: pb.ListDeadLettersRequest, caller: Caller
@@ -184,23 +178,6 @@ class AdminService(QueueCalls):
             limit=page_size(request.limit, MAX_PAGE),
         )
         return pb.PurgeDeadLettersResponse(removed=removed)
-
-    async def ListReaders(
-        self, request: pb.ListReadersRequest, caller: Caller
-    ) -> pb.ListReadersResponse:
-        """List the readers of an event log."""
-        readers = await caller.store.readers(caller.queue(request.queue, request.tenant))
-        return pb.ListReadersResponse(readers=readers)
-
-    async def RemoveReader(
-        self, request: pb.RemoveReaderRequest, caller: Caller
-    ) -> pb.RemoveReaderResponse:
-        """Remove a reader."""
-        queue = caller.queue(request.queue, request.tenant)
-        reader = checks.check_id(request.reader, "reader")
-        if not await caller.store.remove_reader(queue, reader):
-            raise JobNotFound(f"queue {queue.queue!r} has no reader {reader!r}")
-        return pb.RemoveReaderResponse()
 
     # ── the server ────────────────────────────────────────────────────────────────────────────────
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import AsyncIterator, Iterator, Sequence
 
+from jobq.access.guard import GuardedStore
 from jobq.client.deadline import LOOK_AGAIN
 from jobq.client.gathered import RENEW_S, Gathered
 from jobq.client.log_reader import BEGINNING
@@ -14,7 +15,6 @@ from jobq.errors import InvalidJob
 from jobq.operations.log import LogFollower
 from jobq.rpc import convert
 from jobq.rpc.v1 import jobs_pb2 as pb
-from jobq.server.guard import GuardedStore
 from jobq.server.stopping import Stopping
 
 MAX_QUEUES = 100

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 
+from jobq.access.guard import GuardedStore
+from jobq.access.quotas import TenantRules
 from jobq.core.bounds import COUNTED
 from jobq.core.states import ENDED, State
 from jobq.operations import schedules, workers
 from jobq.rpc.v1 import admin_pb2 as pb
-from jobq.server.guard import GuardedStore
-from jobq.server.quotas import TenantRules
 
 
 class Overview:

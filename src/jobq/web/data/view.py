@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import msgspec
 
-from jobq.server.access import CALLS
-from jobq.server.principal import Principal
+from jobq.access.principal import Principal
+from jobq.access.table import CALLS
 from jobq.stores.base import Store
 
 
@@ -40,9 +40,7 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
 
     def may(self, call: str) -> bool:
         """Whether the caller may make a call of the Store contract, e.g. `pause`."""
-        if self.read_only and "read" not in CALLS[call].scopes:
-            return False
-        return self.principal.may(CALLS[call].scopes)
+        return CALLS[call].admits(self.principal)
 
     def now_ms(self) -> int:
         """The time now."""
