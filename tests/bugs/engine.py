@@ -221,14 +221,6 @@ CALLERS = (
         "",
         found_by=("tests/api/test_selection.py", "-k", "purge_at_a_pace", "--store", "memory"),
     ),
-    bug(
-        "a bulk rerun that is continued runs a job again twice",
-        "",
-        "src/jobq/operations/bulk.py",
-        "self.began_ms = self._place.began_ms if began_ms is None else began_ms",
-        "self.began_ms = began_ms",
-        found_by=("tests/api/test_bulk_once.py", "-k", "stopped_after_each", "--store", "memory"),
-    ),
 )
 
 ENGINE = (*CORE_RULES, *WORKERS, *CALLERS)
