@@ -18,6 +18,7 @@ from jobq.cli.progress import bar
 from jobq.core.records import JobRecord
 from jobq.core.states import State
 from jobq.operations import failures, jobs
+from jobq.operations.bulk import OPERATIONS
 
 dead = noun(
     "dead",
@@ -135,8 +136,6 @@ async def purge(
         every,
         yes,
         "remove",
-        "purged",
-        "Remove {n} for good?",
         older_than=older_than,
     )
 
@@ -149,14 +148,14 @@ async def _each(
     every: bool,
     yes: bool,
     kind: str,
-    did: str,
-    question: str,
     *,
     older_than: float = 0,
 ) -> int:
     """Apply a command to the failed jobs with these ids, or to all that match. Print the counts."""
     if every == bool(ids):
         raise click.UsageError("give ids of failed jobs, or --all")
+    operation = OPERATIONS[kind]
+    did = operation.did
     before = int((time.time() - older_than) * 1000)
     if every:
         selected = [
@@ -167,8 +166,8 @@ async def _each(
     else:
         selected = await ctl.backend.locate(ids, queues[0] if queues else None)
     confirm(
-        question.format(n=text.plural(len(selected), "failed job")),
-        yes=yes or (bool(ids) and did == "rerun") or not selected,
+        operation.question.format(n=text.plural(len(selected), "failed job")),
+        yes=yes or (bool(ids) and kind == "rerun") or not selected,
     )
     failed = [r for r in selected if r.state is State.FAILED]
     with bar(did, len(failed)) as advance:

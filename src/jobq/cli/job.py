@@ -387,4 +387,4 @@ async def purge(ctl: Ctl, /, queue: str | None, **bulk: Any) -> int:
     options = BulkOptions(**bulk)
     if not options.where:
         raise click.UsageError("no --where: say which jobs to remove, e.g. --where ended-before=7d")
-    return await change_matching(ctl, "purge", queue, options)
+    return await change_matching(ctl, "remove", queue, options)

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import msgspec
 from msgspec.structs import replace
@@ -26,15 +27,58 @@ from jobq.errors import InvalidJob
 from jobq.operations.listing import PAGE, Matching, Parameters
 from jobq.stores.base import Store
 
-COMMANDS: dict[str, type[AnyCommand]] = {
-    "cancel": Cancel,
-    "rerun": Rerun,
-    "promote": Promote,
-    "remove": Remove,
+
+class Operation(NamedTuple):
+    """Something that can be done to all jobs that match. Every face takes its words from here."""
+
+    command: type[AnyCommand]
+    about: str
+    """What it does, in one sentence."""
+    verb: str
+    """What people call it."""
+    did: str
+    """What has become of a job."""
+    question: str
+    """`{n}` stands for the jobs."""
+    states: tuple[State, ...]
+    """The states that are meant if none are named."""
+
+
+OPERATIONS = {
+    "cancel": Operation(
+        Cancel,
+        "Cancel jobs. Running jobs are asked to stop.",
+        "cancel",
+        "cancelled",
+        "Cancel {n}?",
+        (State.BLOCKED, State.DELAYED, State.WAITING, State.ACTIVE),
+    ),
+    "rerun": Operation(
+        Rerun,
+        "Run ended jobs again from the start.",
+        "rerun",
+        "rerun",
+        "Run {n} again?",
+        (State.FAILED,),
+    ),
+    "promote": Operation(
+        Promote,
+        "Make delayed jobs waiting now.",
+        "promote",
+        "promoted",
+        "Make {n} waiting now?",
+        (State.DELAYED,),
+    ),
+    "remove": Operation(
+        Remove,
+        "Remove the records of ended jobs and cancel waiting ones.",
+        "purge",
+        "purged",
+        "Remove {n} for good?",
+        (State.FAILED,),
+    ),
 }
-"""What can be done to all jobs that match."""
-_VERBS = {"remove": "purge"}
-"""What users call a command, if it has another name."""
+"""By the tag of the command."""
 
 
 class BulkProgress(msgspec.Struct, frozen=True, kw_only=True):
@@ -64,7 +108,7 @@ async def alter_as_read(
     store: Store, kind: str, records: Sequence[JobRecord], actor: str | None
 ) -> list[Altered]:
     """Give one command for each job, for the life in which it was read."""
-    command = COMMANDS[kind]
+    command = OPERATIONS[kind].command
     commands = [
         command(job=JobKey(each.queue, each.id), life=each.life, actor=actor)  # type: ignore[call-arg]
         for each in records
@@ -224,6 +268,6 @@ def _check_states(kind: str, states: Sequence[State]) -> None:
         raise InvalidJob("choose at least one state")
     for state in states:
         if state not in allowed:
-            verb = _VERBS.get(kind, kind)
+            verb = OPERATIONS[kind].verb
             names = ", ".join(each.value for each in State if each in allowed)
             raise InvalidJob(f"{verb} does not apply to {state.value} jobs: select {names} jobs")

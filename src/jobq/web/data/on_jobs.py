@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import msgspec
@@ -23,7 +24,7 @@ from jobq.core.commands import (
 from jobq.core.records import JobKey, QueueName
 from jobq.errors import InvalidJob
 from jobq.operations import flows, jobs
-from jobq.operations.bulk import BulkChange
+from jobq.operations.bulk import OPERATIONS, BulkChange
 from jobq.operations.listing import LOOKS
 from jobq.web.data import bodies as b
 from jobq.web.data.bodies import BulkDone, Done
@@ -146,27 +147,17 @@ async def rerun_flow(view: View, body: b.JobBody) -> Done:
 # ── all jobs that match ───────────────────────────────────────────────────────────────────────────
 
 
-async def rerun_all(view: View, body: b.BulkBody) -> BulkDone:
-    """Run ended jobs again, up to 500 per step."""
-    return await _bulk(view, body, "rerun", "Queued again")
+def on_all(kind: str) -> Callable[[View, b.BulkBody], Awaitable[BulkDone]]:
+    """An action on all jobs that match, one step at a time."""
+
+    async def act(view: View, body: b.BulkBody) -> BulkDone:
+        return await _bulk(view, body, kind)
+
+    act.__doc__ = f"{OPERATIONS[kind].about} Up to {STEP} per step."
+    return act
 
 
-async def cancel_all(view: View, body: b.BulkBody) -> BulkDone:
-    """Cancel jobs, up to 500 per step. Running jobs are asked to stop."""
-    return await _bulk(view, body, "cancel", "Cancelled")
-
-
-async def promote_all(view: View, body: b.BulkBody) -> BulkDone:
-    """Make delayed jobs waiting now, up to 500 per step."""
-    return await _bulk(view, body, "promote", "Promoted")
-
-
-async def remove_all(view: View, body: b.BulkBody) -> BulkDone:
-    """Remove the records of ended jobs and cancel waiting ones, up to 500 per step."""
-    return await _bulk(view, body, "remove", "Removed")
-
-
-async def _bulk(view: View, body: b.BulkBody, kind: str, did: str) -> BulkDone:
+async def _bulk(view: View, body: b.BulkBody, kind: str) -> BulkDone:
     query = JobQuery(**{name: getattr(body, name) for name in _QUERY})
     change = BulkChange(
         view.store,
@@ -187,7 +178,7 @@ async def _bulk(view: View, body: b.BulkBody, kind: str, did: str) -> BulkDone:
         looked_at=done.looked_at,
         cursor=done.cursor,
         began_ms=change.began_ms or 0,
-        message=f"{did} {done.changed:,} jobs.",
+        message=f"{OPERATIONS[kind].did.capitalize()} {done.changed:,} jobs.",
     )
 
 
