@@ -7,7 +7,7 @@ Here and in `convert_queues` is all code that knows both. What comes from the ne
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import cast
+from typing import Any, cast
 
 from jobq.core import checks, event_records
 from jobq.core.call_options import ChildPolicy, RetryData, UniqueMode, UniqueSpec
@@ -169,13 +169,12 @@ def _refs(jobs: Sequence[JobKey]) -> list[common.JobRef]:
 
 def event(record: EventRecord) -> pb.Event:
     """An event of a log."""
-    return pb.Event(
-        **{
-            name: text(value) if isinstance(value, str) else value
-            for name, value in zip(_EVENT, event_records.values(record), strict=True)
-            if value is not None
-        }
-    )
+    fields: dict[str, Any] = {
+        name: text(value) if isinstance(value, str) else value
+        for name, value in zip(_EVENT, event_records.values(record), strict=True)
+        if value is not None
+    }
+    return pb.Event(**fields)
 
 
 def text(value: str | None) -> str:
