@@ -27,7 +27,7 @@ from jobq.core.crontab import check_expression, check_zone
 from jobq.core.meta import check_meta
 from jobq.core.queues import CatchUp, ScheduleSpec
 from jobq.core.records import MAX_AFTER, MAX_ID_LENGTH, Edge, JobKey, JobRecord, JobSpec, QueueName
-from jobq.core.waits import CHILD
+from jobq.core.waits import CHILD, MAX_LABEL
 from jobq.errors import InvalidJob
 
 MAX_CODEC = 128
@@ -41,8 +41,6 @@ MAX_ORIGIN = checks.MAX_NAME_LENGTH + 1 + MAX_ID_LENGTH
 """Characters of the `origin` of a dead letter: queue, slash and id."""
 
 _MAX_COUNT = 2**31 - 1
-_MAX_NOTE = len(CHILD) + 4 * MAX_ID_LENGTH
-"""Characters of the name of a note about a child: the name of a step, escaped, is part of it."""
 _POLICIES, _MODES, _CATCH_UPS = get_args(ChildPolicy), get_args(UniqueMode), get_args(CatchUp)
 
 
@@ -372,7 +370,7 @@ def check_command(command: AnyCommand) -> AnyCommand:
             # A running job notes its children as signals to itself.
             note = isinstance(command.name, str) and command.name.startswith(CHILD)
             name = (
-                checks.check_short_name(command.name, "signal", _MAX_NOTE)
+                checks.check_short_name(command.name, "signal", len(CHILD) + MAX_LABEL)
                 if note
                 else checks.check_signal(command.name)
             )
