@@ -5,7 +5,7 @@ A plain queue takes one statement for the whole claim, however many jobs wait.
 
 from __future__ import annotations
 
-from jobq.core.event_log import KIND_CODES, Item, with_meta
+from jobq.core.event_log import KIND_CODES, Item, with_later
 from jobq.core.records import Claim, Input, Lease, QueueName, Steps
 from jobq.core.states import Kind
 from jobq.stores.relational import dead_letters, flows, keys, last_chances, rates, upkeep
@@ -202,7 +202,7 @@ def _record(tx: Tx, queue: QueueRow, jobs: list[ClaimedJob], worker: str, mark: 
             _STARTED, id, life, name, key, attempt, failures, stalls, ACTIVE, WAITING,
             None, None, None, created, due, now, None,
         )  # fmt: skip
-        items.append(item if meta is None else with_meta(item, meta))
+        items.append(item if meta is None else with_later(item, None, meta))
     tx.record_batch(qid, _STARTED, WAITING, ACTIVE, items, worker=worker, wait_ms=waited)
     if stalled:
         tx.count_stalled(qid, -stalled)

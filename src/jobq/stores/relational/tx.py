@@ -148,10 +148,10 @@ class Tx(Dialect):
             job.started_ms,
             job.finished_ms,
         )
-        if job.actor is not None:
-            item = (*item, job.actor)
+        meta = None
         if job.options is not None and (names := self.queue_by_qid(job.qid).settings.event_meta):
-            item = event_log.with_meta(item, event_meta(job.options, names))
+            meta = event_meta(job.options, names)
+        item = event_log.with_later(item, job.actor, meta)
         run = self.now - job.started_ms if previous == ACTIVE and job.started_ms is not None else 0
         wait = self.now - (job.due_ms or job.created_ms) if job.state == ACTIVE else 0
         worker = job.worker if previous == ACTIVE or job.state == ACTIVE else None
