@@ -7,21 +7,22 @@ Here and in `convert_queues` is all code that knows both. What comes from the ne
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import cast
+from typing import Any
+
+from google.protobuf.message import Message
 
 from jobq.core import checks
-from jobq.core.call_options import ChildPolicy, RetryData, UniqueMode, UniqueSpec
+from jobq.core.call_options import RetryData, UniqueSpec
 from jobq.core.event_records import EventRecord
-from jobq.core.new_jobs import check_retry, check_spec
+from jobq.core.new_jobs import check_spec
 from jobq.core.records import Edge, Failure, JobKey, JobRecord, JobSpec, PutResult, QueueName
+from jobq.core.spec_checks import check_retry
 from jobq.core.unknown import sentence
 from jobq.rpc.v1 import common_pb2 as common
 from jobq.rpc.v1 import jobs_pb2 as pb
 
 NO_ARGUMENTS = {"json": b"[[],{}]", "msgpack": b"\x92\x90\x80"}
 """The payload of a call without arguments, by codec."""
-
-_DEFAULT_RETRY = RetryData()
 
 
 # ── what clients send ─────────────────────────────────────────────────────────────────────────────
@@ -32,32 +33,20 @@ def job_spec(
 ) -> JobSpec:
     """The spec of a new job, checked. `make_id` makes its id if the message has none."""
     queue = QueueName(tenant, new.queue)
-    codec = new.codec or "json"
-    spec = check_spec(
-        JobSpec(
-            queue=queue,
-            id=new.id or make_id(),
-            name=new.name,
-            payload=new.payload or NO_ARGUMENTS.get(codec, b""),
-            codec=codec,
-            given_id=bool(new.id),
-            priority=new.priority,
-            lifo=new.lifo,
-            delay_ms=new.delay_ms,
-            at_ms=new.at_ms if new.HasField("at_ms") else None,
-            ttl_ms=new.ttl_ms if new.HasField("ttl_ms") else None,
-            result_ttl_ms=new.result_ttl_ms if new.HasField("result_ttl_ms") else None,
-            retry=_retry(new.retry) if new.HasField("retry") else None,
-            timeout_ms=new.timeout_ms if new.HasField("timeout_ms") else None,
-            max_stalls=new.max_stalls if new.HasField("max_stalls") else None,
-            key=new.key or None,
-            cost=new.cost or 1,
-            unique=_unique(new.unique) if new.HasField("unique") else None,
-            after=tuple(_edge(edge, queue) for edge in new.after) if new.after else (),
-            on_child_failure=cast(ChildPolicy, new.on_child_failure or "fail"),
-            meta=dict(new.meta) if new.meta else None,
-        )
-    )
+    fields = {
+        field.name: _READ[field.name](value) if field.name in _READ else value
+        for field, value in new.ListFields()  # those that are set: 0 and "" mean the default
+    }
+    if "after" in fields:
+        fields["after"] = tuple(_edge(edge, queue) for edge in new.after)
+    fields |= {
+        "queue": queue,
+        "name": new.name,
+        "id": new.id or make_id(),
+        "given_id": bool(new.id),
+    }
+    fields.setdefault("payload", NO_ARGUMENTS.get(new.codec or "json", b""))
+    spec = check_spec(JobSpec(**fields))
     checks.check_payload(spec.payload, max_payload, f"the arguments of {spec.name} take")
     return spec
 
@@ -68,23 +57,20 @@ def retry_data(retry: common.Retry) -> RetryData:
 
 
 def _retry(retry: common.Retry) -> RetryData:
-    default = _DEFAULT_RETRY
-    return RetryData(
-        max_retries=retry.max_retries,
-        base_ms=retry.base_ms if retry.HasField("base_ms") else default.base_ms,
-        factor=retry.factor if retry.HasField("factor") else default.factor,
-        cap_ms=retry.cap_ms if retry.HasField("cap_ms") else default.cap_ms,
-        jitter=retry.jitter,
-        delays_ms=tuple(retry.delays_ms) or None,
-    )
+    delays = tuple(retry.delays_ms) or None
+    return RetryData(**{"max_retries": 0, **_set(retry), "delays_ms": delays})
 
 
 def _unique(unique: common.Unique) -> UniqueSpec:
-    return UniqueSpec(
-        lock=unique.lock,
-        mode=cast(UniqueMode, unique.mode or "simple"),
-        ttl_ms=unique.ttl_ms if unique.HasField("ttl_ms") else None,
-    )
+    return UniqueSpec(**{"lock": "", **_set(unique)})
+
+
+def _set(message: Message) -> dict[str, Any]:
+    return {field.name: value for field, value in message.ListFields()}
+
+
+_READ: dict[str, Callable[[Any], Any]] = {"retry": _retry, "unique": _unique, "meta": dict}
+"""Fields of a NewJob that have another type in a spec."""
 
 
 def _edge(edge: common.Edge, queue: QueueName) -> Edge:
