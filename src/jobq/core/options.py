@@ -9,7 +9,6 @@ between two marks and `make check` compares. CONTRIBUTING.md, "Adding an option"
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any, Literal, get_args
 
 import msgspec
@@ -96,9 +95,14 @@ class Option(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _number(option: str, low: int, high: int) -> Callable[[Any], int]:
-    return partial(check_int, option=option, low=low, high=high)
+    return lambda value: check_int(value, option, low=low, high=high)
 
 
+def _flag(option: str) -> Callable[[Any], bool]:
+    return lambda value: check_bool(value, option)
+
+
+_POLICIES = get_args(ChildPolicy)
 _PLAIN = JobSpec(queue=QueueName("", ""), id="", name="", payload=b"")
 
 OPTIONS: tuple[Option, ...] = (
@@ -113,7 +117,7 @@ OPTIONS: tuple[Option, ...] = (
         name="id",
         field="given_id",
         kind="text",
-        check=partial(check_bool, option="given_id"),
+        check=_flag("given_id"),
         parse=check_id,
         queue=False,
         column=False,
@@ -136,7 +140,7 @@ OPTIONS: tuple[Option, ...] = (
         name="lifo",
         field="lifo",
         kind="flag",
-        check=partial(check_bool, option="lifo"),
+        check=_flag("lifo"),
         packed=0,
         recorded="lifo",
         when=("put",),
@@ -284,7 +288,7 @@ OPTIONS: tuple[Option, ...] = (
         name="on_child_failure",
         field="on_child_failure",
         kind="choice",
-        check=partial(check_choice, option="on_child_failure", choices=get_args(ChildPolicy)),
+        check=lambda value: check_choice(value, "on_child_failure", _POLICIES),
         cli=False,
         column=False,
         packed=12,
@@ -297,12 +301,12 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         field="reserved",
         kind="flag",
-        check=partial(check_bool, option="reserved"),
+        check=_flag("reserved"),
     ),
     Option(
         field="schedule",
         kind="text",
-        check=partial(check_id, option="schedule"),
+        check=lambda value: check_id(value, "schedule"),
         packed=13,
         recorded="schedule",
         when=("end",),
@@ -311,7 +315,7 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         field="origin",
         kind="text",
-        check=partial(checks.check_short_name, option="origin", longest=MAX_ORIGIN),
+        check=lambda value: checks.check_short_name(value, "origin", MAX_ORIGIN),
         packed=14,
         recorded="origin",
         kept=True,
@@ -332,7 +336,7 @@ OPTIONS: tuple[Option, ...] = (
         name="call_timeout",
         field="",
         kind="span",
-        check=partial(checks.to_ms, option="call_timeout"),
+        check=lambda value: checks.to_ms(value, "call_timeout"),
         cli=False,
         column=False,
         help="How long `task.call(…)` waits for the result. Default: 30 s.",

@@ -33,10 +33,7 @@ def job_spec(
 ) -> JobSpec:
     """The spec of a new job, checked. `make_id` makes its id if the message has none."""
     queue = QueueName(tenant, new.queue)
-    fields = {
-        field.name: _READ[field.name](value) if field.name in _READ else value
-        for field, value in new.ListFields()  # those that are set: 0 and "" mean the default
-    }
+    fields = _given(new, _NEW_JOB)
     if "after" in fields:
         fields["after"] = tuple(_edge(edge, queue) for edge in new.after)
     fields |= {
@@ -57,20 +54,40 @@ def retry_data(retry: common.Retry) -> RetryData:
 
 
 def _retry(retry: common.Retry) -> RetryData:
-    delays = tuple(retry.delays_ms) or None
-    return RetryData(**{"max_retries": 0, **_set(retry), "delays_ms": delays})
+    return RetryData(**{"max_retries": 0, **_given(retry, _RETRY)})
 
 
 def _unique(unique: common.Unique) -> UniqueSpec:
-    return UniqueSpec(**{"lock": "", **_set(unique)})
+    return UniqueSpec(**{"lock": "", **_given(unique, _UNIQUE)})
 
 
-def _set(message: Message) -> dict[str, Any]:
-    return {field.name: value for field, value in message.ListFields()}
+def _given(message: Any, fields: Sequence[_Field]) -> dict[str, Any]:
+    """The fields that a message sets, as a spec has them. 0 and "" mean the default, unless the
+    field is `optional`."""
+    has, found = message.HasField, {}
+    for name, presence, read in fields:
+        if has(name) if presence else getattr(message, name):
+            value = getattr(message, name)
+            found[name] = value if read is None else read(value)
+    return found
 
 
-_READ: dict[str, Callable[[Any], Any]] = {"retry": _retry, "unique": _unique, "meta": dict}
-"""Fields of a NewJob that have another type in a spec."""
+_Field = tuple[str, bool, Callable[[Any], Any] | None]
+_READ: dict[str, Callable[[Any], Any]] = {
+    "retry": _retry,
+    "unique": _unique,
+    "meta": dict,
+    "delays_ms": tuple,
+}
+"""Fields of messages that have another type in a spec."""
+
+
+def _fields(kind: type[Message]) -> list[_Field]:
+    # Not message.ListFields(): reading the names of its descriptors takes twice as long.
+    return [(each.name, each.has_presence, _READ.get(each.name)) for each in kind.DESCRIPTOR.fields]
+
+
+_NEW_JOB, _RETRY, _UNIQUE = map(_fields, (common.NewJob, common.Retry, common.Unique))
 
 
 def _edge(edge: common.Edge, queue: QueueName) -> Edge:
