@@ -20,6 +20,7 @@ from jobq.core.checks import MAX_COUNT, MAX_EPOCH_MS, MAX_MS, MAX_NAME_LENGTH
 from jobq.core.meta import MAX_BYTES
 from jobq.core.meta import MAX_NAME as MAX_META_NAME
 from jobq.core.new_jobs import MAX_SCHEDULE_ID, check_spec
+from jobq.core.options import Option
 from jobq.core.records import (
     MAX_ID_LENGTH,
     MAX_PRIORITY,
@@ -229,6 +230,18 @@ def cases() -> Iterator[Case]:
         for field, values in FIELDS[record].items():
             for value in (*ANYTHING, *values):
                 yield Case(prefix + field, value)
+
+
+def example(option: Option) -> Any:
+    """A value of an option that is valid, and neither its default nor 0."""
+    for value in (*FIELDS[JobSpec][option.field], *ANYTHING):
+        try:
+            plain = option.check(value)
+        except InvalidJob:
+            continue
+        if plain and plain != option.default:
+            return plain
+    raise AssertionError(f"FIELDS has no such value of {option.field}")
 
 
 def field_names(record: type) -> tuple[str, ...]:
