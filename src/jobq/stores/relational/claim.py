@@ -280,9 +280,11 @@ def lease_of(
         expires_ms=expires,
         key=job.key,
         saved=job.saved,
+        # begin scripts/options.py: lease
         retry=options.retry,
         timeout_ms=options.timeout_ms,
         meta=options.meta,
+        # end scripts/options.py
         cancel_asked=bool(job.flags & CANCEL),
         unknown_ms=None if options.put_off is None else options.put_off.since_ms,
         unfit_ms=None if options.deferred is None else options.deferred.unfit_ms or None,
