@@ -68,6 +68,7 @@ check: $(STAMP)  ## ruff, mypy --strict, who may import whom, generated docs are
 	@$(BIN)/python scripts/layers.py
 	@$(BIN)/python scripts/sleeps.py
 	@$(BIN)/python scripts/protos.py --check
+	@$(BIN)/python scripts/options.py --check
 	@$(BIN)/python scripts/event_schemas.py --check
 	@if [ -f scripts/states_doc.py ]; then $(BIN)/python scripts/states_doc.py --check; fi
 	@$(BIN)/python scripts/access_doc.py --check

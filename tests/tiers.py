@@ -52,15 +52,18 @@ LEFT_OUT: dict[str, tuple[str, ...]] = {
     ),
     "servers that restart, networks that fail": ("tests/stores/postgres/test_bad_days.py",),
     "copies of stores that are killed": ("tests/cli/test_store.py::test_a_copy",),
-    "supervisors that replace their processes": ("tests/cli/test_supervisor.py",),
+    "processes of workers that start and stop": (
+        "tests/cli/test_supervisor.py",
+        "tests/cli/test_worker_process.py",
+        "tests/cli/test_worker_probes.py",
+    ),
+    "Django": ("tests/with_django/",),
     "workers in other languages": ("tests/server/test_workers_languages.py",),
     "the benches": ("tests/bench/",),
     "the steps of CONTRIBUTING in copies of the repository": ("tests/adding/",),
     "the examples": (
         "tests/examples/",
         "tests/web/test_applications.py",
-        "tests/with_django/test_example.py",
-        "tests/with_django/test_postgres.py::test_an_idle_worker",
         "tests/cli/test_demo.py",
     ),
 }

@@ -16,10 +16,11 @@ import msgspec
 from msgspec.structs import replace
 
 from jobq.core.call_options import RetryData, UniqueSpec
-from jobq.core.checks import MAX_COST, MAX_EPOCH_MS, MAX_MS, MAX_NAME_LENGTH
+from jobq.core.checks import MAX_COUNT, MAX_EPOCH_MS, MAX_MS, MAX_NAME_LENGTH
 from jobq.core.meta import MAX_BYTES
 from jobq.core.meta import MAX_NAME as MAX_META_NAME
-from jobq.core.new_jobs import MAX_CODEC, MAX_DELAYS, MAX_ORIGIN, MAX_SCHEDULE_ID, check_spec
+from jobq.core.new_jobs import MAX_SCHEDULE_ID, check_spec
+from jobq.core.options import Option
 from jobq.core.records import (
     MAX_ID_LENGTH,
     MAX_PRIORITY,
@@ -29,6 +30,7 @@ from jobq.core.records import (
     JobSpec,
     QueueName,
 )
+from jobq.core.spec_checks import MAX_CODEC, MAX_DELAYS, MAX_ORIGIN
 from jobq.errors import InvalidJob
 
 
@@ -105,8 +107,6 @@ class Case(NamedTuple):
         return f"{self.field}={text if len(text) < 60 else text[:60] + '…'} ({kind})"
 
 
-MAX_COUNT = 2**31 - 1
-
 ANYTHING: tuple[Any, ...] = (
     None, True, False, 0, 1, -1, 2**31, 2**63, 2**64, -(2**63) - 1, 10**400, 10**5000,
     0.0, 1.0, 1.5, math.nan, math.inf, -math.inf, Decimal(1), UUID(int=7),
@@ -148,7 +148,7 @@ FIELDS: dict[type, dict[str, tuple[Any, ...]]] = {
         "timeout_ms": _SPAN,
         "max_stalls": _numbers(0, MAX_COUNT),
         "key": _ID,
-        "cost": _numbers(1, MAX_COST),
+        "cost": _numbers(1, MAX_COUNT),
         "unique": (UniqueSpec(lock=Text("l")), True, "l"),
         "after": ([], ["there"], (None,), {"there": 1}, "there"),
         "on_child_failure": ("fail", "ignore", "continue", "Fail", Text("ignore"), Word.IGNORE),
@@ -230,6 +230,18 @@ def cases() -> Iterator[Case]:
         for field, values in FIELDS[record].items():
             for value in (*ANYTHING, *values):
                 yield Case(prefix + field, value)
+
+
+def example(option: Option) -> Any:
+    """A value of an option that is valid, and neither its default nor 0."""
+    for value in (*FIELDS[JobSpec][option.field], *ANYTHING):
+        try:
+            plain = option.check(value)
+        except InvalidJob:
+            continue
+        if plain and plain != option.default:
+            return plain
+    raise AssertionError(f"FIELDS has no such value of {option.field}")
 
 
 def field_names(record: type) -> tuple[str, ...]:

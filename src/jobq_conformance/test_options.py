@@ -6,35 +6,28 @@ import pytest
 
 from jobq.core.call_options import NO_OPTIONS, CallOptions
 from jobq.core.commands import Reprioritise, Rerun
-from jobq.core.records import RetryData, UniqueSpec
+from jobq.core.options import FIELDS, LETTER, Option
+from jobq.core.queues import QueueConfig
+from jobq.core.records import Lease, QueueName, RetryData, UniqueSpec
 from jobq.core.states import State
-from jobq_conformance.kit import HOUR, SECOND, Desk, complete, fail, read_all
+from jobq_conformance.kit import HOUR, Desk, complete, fail, read_all, retry
+from jobq_conformance.spec_values import example
 
 RETRY = RetryData(max_retries=7, base_ms=500, factor=1.5, cap_ms=90_000, jitter=0.25)
+OF_CALL = [option for option in FIELDS if option.of_call]
 GIVEN: list[dict[str, object]] = [
+    *({option.field: example(option)} for option in OF_CALL),
+    {
+        option.field: example(option)
+        for option in OF_CALL
+        if option.field not in ("at_ms", "delay_ms")
+    },
     {"retry": RETRY},
     {"retry": RetryData(max_retries=0, delays_ms=(1, 20, 300))},
     {"timeout_ms": 0},
     {"timeout_ms": 1500},
     {"max_stalls": 0},
-    {"max_stalls": 3},
-    {"ttl_ms": 5 * SECOND},
-    {"result_ttl_ms": HOUR},
-    {"cost": 4},
-    {"lifo": True},
-    {"delay_ms": 3 * SECOND},
-    {"on_child_failure": "continue"},
-    {"unique": UniqueSpec(lock="abc")},
     {"unique": UniqueSpec(lock="abc", mode="throttle", ttl_ms=HOUR)},
-    {
-        "retry": RETRY,
-        "timeout_ms": 9,
-        "max_stalls": 1,
-        "ttl_ms": HOUR,
-        "result_ttl_ms": HOUR,
-        "cost": 2,
-        "lifo": True,
-    },
 ]
 
 
@@ -45,6 +38,42 @@ async def test_what_a_call_gave_can_be_read_back(q: Desk, given: dict[str, objec
     assert (await q.get("a")).options == expected
     (listed,) = await read_all(q.store, q.queue)
     assert listed.options == expected
+
+
+@pytest.mark.parametrize("option", FIELDS, ids=lambda option: option.field)
+async def test_a_lease_has_the_options_that_a_worker_needs(q: Desk, option: Option) -> None:
+    if not option.lease:
+        assert option.field in ("codec", "key") or option.field not in Lease.__struct_fields__
+        return
+    value = example(option)
+    await q.put_one("a", **{option.field: value})
+    first = await q.take()
+    assert getattr(first, option.field) == value
+    await q.settle(retry(first, 0))
+    assert getattr(await q.take(), option.field) == value
+
+
+@pytest.mark.parametrize("option", LETTER, ids=lambda option: option.field)
+async def test_a_dead_letter_has_the_options_of_its_job(q: Desk, option: Option) -> None:
+    await q.store.declare(q.queue, QueueConfig(dead_letters="dead"))
+    await q.put_one("a", **{option.field: example(option)})
+    await q.settle(fail(await q.take()))
+    await q.tick()
+    (letter,) = await read_all(q.store, QueueName(q.queue.tenant, "dead"))
+    assert option.of(letter) == example(option)
+
+
+@pytest.mark.parametrize("option", FIELDS, ids=lambda option: option.field)
+async def test_a_replaced_job_has_the_options_of_the_new_call_except_those_it_keeps(
+    q: Desk, option: Option
+) -> None:
+    if option.field in ("given_id", "key", "after", "unique", "reserved", "at_ms", "delay_ms"):
+        return  # they name the job, the lock or its time
+    unique = UniqueSpec(lock="l", mode="keep_last")
+    await q.put_one("old", unique=unique)
+    assert (await q.put_one("new", unique=unique, **{option.field: example(option)})).duplicate
+    expected = option.default if option.kept else example(option)
+    assert option.of(await q.get("old")) == expected
 
 
 async def test_a_time_can_be_read_back(q: Desk) -> None:

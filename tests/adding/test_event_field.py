@@ -52,7 +52,8 @@ def test_a_field_is_added_by_these_steps(copy: Copy, tmp_path: Path) -> None:
     )
 
     old, new = tmp_path / "old", tmp_path / "new"
-    old.mkdir(), new.mkdir()
+    old.mkdir()
+    new.mkdir()
     versions.write(old)
     copy.python("-m", "tests.adding.versions", "read", str(old))
     copy.python("-m", "tests.adding.versions", "write", str(new))

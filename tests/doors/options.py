@@ -9,18 +9,22 @@ from typing import Any
 from jobq import Queue, Retry, Unique
 from jobq.api.task import Task
 from jobq.core.checks import MAX_EPOCH_MS
+from jobq.core.options import BY_NAME, FIELDS
 from jobq_conformance.spec_values import Case
 
 SAME = frozenset(
-    {"id", "name", "priority", "lifo", "max_stalls", "cost", "key", "meta", "on_child_failure"}
+    {"id", "name"}
+    | {
+        name
+        for name, option in BY_NAME.items()
+        if name == option.field and option.kind not in ("retry", "unique", "jobs")
+    }
 )
 """Fields that the API calls by the same name: it refuses their values in the same words."""
 TIMES = {
-    "delay_ms": "delay",
-    "ttl_ms": "ttl",
-    "result_ttl_ms": "result_ttl",
-    "timeout_ms": "timeout",
-    "at_ms": "at",
+    option.field: name
+    for name, option in BY_NAME.items()
+    if option.field and option.kind in ("span", "moment")
 }
 PARTS = {
     "retry.max_retries": ("max_retries", Retry),
@@ -31,8 +35,8 @@ PARTS = {
     "unique.mode": ("mode", Unique),
     "unique.ttl_ms": ("period", Unique),
 }
-_NONE_IS_NO_OPTION = frozenset({"max_stalls", "key", "meta", "timeout_ms", "result_ttl_ms"})
-"""Fields that are None without the option, for which the option is never None."""
+_NONE_IS_NO_OPTION = frozenset(option.field for option in FIELDS if option.default is None)
+"""Fields that are None without the option. An option that may be None means something else."""
 
 
 def expresses(case: Case) -> bool:
@@ -40,7 +44,7 @@ def expresses(case: Case) -> bool:
     field, value = case
     if field not in SAME and field not in TIMES and field not in PARTS:
         return False
-    if value is None and field in (*_NONE_IS_NO_OPTION, "at_ms", "ttl_ms"):
+    if value is None and field in _NONE_IS_NO_OPTION:
         return False
     if not field.endswith("_ms"):
         return True

@@ -29,8 +29,17 @@ from jobq.access.principal import ANYONE
 from jobq.cli.ctl import main
 from jobq.client.sender import Sender
 from jobq.core.commands import Rerun
+from jobq.core.options import BY_NAME, LETTER
 from jobq.core.queues import Fire, QueueConfig
-from jobq.core.records import Claim, JobKey, JobSpec, PutResult, QueueName
+from jobq.core.records import (
+    Claim,
+    JobKey,
+    JobSpec,
+    PutResult,
+    QueueName,
+    RetryData,
+    UniqueSpec,
+)
 from jobq.errors import InvalidJob, JobqError
 from jobq.executors.pool.messages import AddRequest
 from jobq.executors.pool.requests import serve
@@ -198,41 +207,13 @@ def _message(case: Case, spec: JobSpec) -> common_pb2.NewJob:
     try:
         message = common_pb2.NewJob(
             queue=spec.queue.queue,
-            id=spec.id,
-            name=spec.name,
-            payload=spec.payload,
-            codec=spec.codec,
-            priority=spec.priority,
-            lifo=spec.lifo,
-            delay_ms=spec.delay_ms,
-            at_ms=spec.at_ms,
-            ttl_ms=spec.ttl_ms,
-            result_ttl_ms=spec.result_ttl_ms,
-            timeout_ms=spec.timeout_ms,
-            max_stalls=spec.max_stalls,
-            key=spec.key,  # type: ignore[arg-type]  # None is none
-            cost=spec.cost,
-            on_child_failure=spec.on_child_failure,
-            meta=spec.meta,
+            **{
+                name: _said(getattr(spec, name)) for name in _SENT if name not in ("queue", "after")
+            },
             after=[
                 common_pb2.Edge(queue=edge.job.queue.queue, id=edge.job.id, result=edge.data)
                 for edge in spec.after
             ],
-            retry=None
-            if spec.retry is None
-            else common_pb2.Retry(
-                max_retries=spec.retry.max_retries,
-                base_ms=spec.retry.base_ms,
-                factor=spec.retry.factor,
-                cap_ms=spec.retry.cap_ms,
-                jitter=spec.retry.jitter,
-                delays_ms=spec.retry.delays_ms,
-            ),
-            unique=None
-            if spec.unique is None
-            else common_pb2.Unique(
-                lock=spec.unique.lock, mode=spec.unique.mode, ttl_ms=spec.unique.ttl_ms
-            ),
         )
         message.SerializeToString()
     except (TypeError, ValueError, OverflowError, AttributeError, RuntimeError):
@@ -246,9 +227,20 @@ def _message(case: Case, spec: JobSpec) -> common_pb2.NewJob:
     return message
 
 
+_SENT = [field.name for field in common_pb2.NewJob.DESCRIPTOR.fields]
+
+
+def _said(value: Any) -> Any:
+    if isinstance(value, RetryData):
+        return common_pb2.Retry(**msgspec.structs.asdict(value))
+    if isinstance(value, UniqueSpec):
+        return common_pb2.Unique(**msgspec.structs.asdict(value))
+    return value
+
+
 _UNSAID = frozenset(
-    {"given_id", "schedule", "origin", "reserved", "retry", "unique", "after", "after.job"}
-    | {"after.job.queue", "after.job.queue.tenant"}
+    {"retry", "unique", "after", "after.job", "after.job.queue", "after.job.queue.tenant"}
+    | {"given_id", "schedule", "origin", "reserved"}
 )
 """Fields that a message does not have, or that are messages themselves."""
 _ABSENT = frozenset(
@@ -403,13 +395,16 @@ async def by_spark(scene: Scene, case: Case, spec: JobSpec) -> JobKey:
     return JobKey(spec.queue, job.id)
 
 
-_FLAGS = {"id": "--id", "priority": "--priority", "key": "--key", "cost": "--cost"}
-_FLAGS |= {"max_stalls": "--max-stalls", "name": ""}
+_FLAGS = {"name": "", "id": "--id"} | {
+    option.field: f"--{option.flag or name.replace('_', '-')}"
+    for name, option in BY_NAME.items()
+    if option.cli and option.kind in ("text", "count")
+}
 
 
 async def by_command_line(scene: Scene, case: Case, spec: JobSpec) -> JobKey:
     """A value on the command line is text, or the number that the text stands for."""
-    number = case.field in ("priority", "cost", "max_stalls")
+    number = case.field in BY_NAME and BY_NAME[case.field].kind == "count"
     if case.field not in _FLAGS or type(case.value) is not (int if number else str):
         raise Inexpressible
     if number and abs(int(case.value)) > 10**18:
@@ -430,7 +425,9 @@ async def by_lines(scene: Scene, case: Case, spec: JobSpec) -> JobKey:
         raise Inexpressible
     if isinstance(case.value, (bytes, bytearray, enum.Enum, tuple)):
         raise Inexpressible
-    if case.field == "on_child_failure" or (case.field == "name" and type(case.value) is not str):
+    if case.field in BY_NAME and not BY_NAME[case.field].cli:
+        raise Inexpressible
+    if case.field == "name" and type(case.value) is not str:
         raise Inexpressible  # a line has no such field; without a name it is the command's
     field = case.field.removesuffix("_ms")
     value = case.value
@@ -593,7 +590,7 @@ async def test_a_child_process_that_checks_nothing_stores_nothing_else() -> None
         assert sum((await store.count(queue)).values()) == 1
 
 
-FAMILY = frozenset({"name", "payload", "codec", "priority", "meta"})
+FAMILY = frozenset({"name", "payload", *(option.field for option in LETTER)})
 """Fields that a dead letter takes over."""
 
 

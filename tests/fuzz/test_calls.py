@@ -17,8 +17,10 @@ from typing import Any
 import pytest
 
 from jobq import Bucket, Cron, Every, JobqError, Queue, Rate, Retention, Retry, Unique, Worker
+from jobq.core.options import BY_NAME
 from jobq.stores import open_store
 from jobq_conformance.examples import number
+from jobq_conformance.spec_values import example
 from tests.fuzz.strange import anything, mostly
 
 CALLS = int(os.environ.get("JQ_FUZZ_CALLS", number(3_000)))
@@ -44,6 +46,7 @@ OPTIONS = {
     "after": mostly([]),
     "meta": mostly({"a": "b"}),
 }
+OPTIONS |= {name: mostly(example(BY_NAME[name])) for name in BY_NAME if name not in OPTIONS}
 
 LIMITS = (
     "limit",

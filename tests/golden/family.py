@@ -7,6 +7,7 @@ from typing import Any
 
 from jobq.core.commands import Cancel, SendSignal
 from jobq.core.event_records import EventPage, EventRecord
+from jobq.core.options import FIELDS
 from jobq.core.queues import JobDefaults, QueueConfig, RetentionData, ScheduleSpec
 from jobq.core.records import Edge, JobKey, JobSpec, QueueName, RetryData, UniqueSpec
 from jobq.core.states import Kind, QueueKind, State
@@ -26,6 +27,7 @@ from jobq_conformance.kit import (
     retry,
     snooze,
 )
+from jobq_conformance.spec_values import example
 
 QUEUE = QueueName("acme", "work")
 KEYED = QueueName("acme", "keyed")
@@ -52,6 +54,11 @@ OPTIONS: dict[str, Any] = {
     "schedule": "nightly",
     "origin": "billing/3",
     "meta": {"trace": "1-2-3", "höhe": "7"},
+}
+OPTIONS |= {
+    option.field: example(option)
+    for option in FIELDS
+    if option.field not in OPTIONS and option.field != "reserved"
 }
 """A value other than the default for every option of a spec."""
 

@@ -18,7 +18,7 @@ from jobq.access.guarded.rules import passed
 from jobq.access.principal import ANYONE
 from jobq.access.quotas import TenantRules
 from jobq.access.table import CALLS
-from jobq.core.records import QueueName
+from jobq.core.records import JobKey, QueueName
 from jobq.errors import AccessDenied
 from jobq.rpc import contract, frames
 from jobq.rpc.v1 import admin_pb2 as pb
@@ -42,6 +42,15 @@ class Role:
         """Do what no call does yet."""
         made.append("store")
         return True
+
+    async def move(self, queue: QueueName, to: QueueName) -> None:
+        """Name a second queue, which may belong to somebody else."""
+
+    async def shorten(self, queue: QueueName, limit: int) -> None:
+        """Take a number by its place, where `passed` does not look."""
+
+    async def cancel(self, job: JobKey) -> None:
+        """Name no queue."""
 
 
 class Passed(GuardedStore):
@@ -116,6 +125,12 @@ async def test_the_guarded_store_passes_no_call_on_that_has_no_row() -> None:
         guarded = Passed(store, ANYONE, TenantRules())
         with pytest.raises(AccessDenied, match="invented is in no table of access"):
             await guarded.invented(QUEUE)
+
+
+@pytest.mark.parametrize("call", [Role.move, Role.shorten, Role.cancel])
+def test_a_call_that_needs_a_rule_of_its_own_is_not_passed_on(call: Any) -> None:
+    with pytest.raises(TypeError, match="write a method that guards it"):
+        passed(call)
 
 
 async def test_a_call_of_the_contract_that_nobody_guards_is_not_there() -> None:

@@ -9,8 +9,9 @@ import pytest
 
 from jobq.core import copies
 from jobq.core.commands import Reschedule
+from jobq.core.options import FIELDS
 from jobq.core.queues import Limits
-from jobq.core.records import JobSpec, Note, RetryData, UniqueSpec
+from jobq.core.records import Note, UniqueSpec
 from jobq.core.states import State
 from jobq.errors import ConfigError
 from jobq_conformance.kit import (
@@ -25,43 +26,16 @@ from jobq_conformance.kit import (
     retry,
     snooze,
 )
+from jobq_conformance.spec_values import example
 from tests.store_copy.conftest import Copying
 
+ELSEWHERE = ("at_ms", "delay_ms", "after", "reserved")
+"""The test sets the time, a delay moves as a time, jobs of flows stay, `reserved` is unused."""
 EVERY_FIELD: dict[str, Any] = {
     "name": "charge",
     "payload": b'[["acme"],{"invoice":7}]',
-    "codec": "msgpack",
-    "given_id": True,
-    "priority": 7,
-    "lifo": True,
-    "at_ms": None,  # the test sets it
-    "ttl_ms": HOUR,
-    "result_ttl_ms": DAY,
-    "retry": RetryData(max_retries=7, base_ms=500, factor=1.5, jitter=0.25, delays_ms=(1, 20)),
-    "timeout_ms": 1500,
-    "max_stalls": 9,
-    "key": "acme",
-    "cost": 3,
-    "unique": UniqueSpec(lock="abc", mode="throttle", ttl_ms=HOUR),
-    "on_child_failure": "continue",
-    "schedule": "nightly",
-    "origin": "billing/3",
-    "meta": {"trace": "1-2-3"},
+    **{option.field: example(option) for option in FIELDS if option.field not in ELSEWHERE},
 }
-ELSEWHERE = {
-    "queue",
-    "id",
-    "delay_ms",  # moves as a time
-    "after",  # jobs of flows stay
-    "reserved",
-}
-
-
-def test_every_field_of_a_spec_has_a_value_to_copy() -> None:
-    assert EVERY_FIELD.keys() | ELSEWHERE == set(JobSpec.__struct_fields__)
-    plain = JobSpec(queue=("t", "q"), id="a", name="", payload=b"")  # type: ignore[arg-type]
-    for name, value in EVERY_FIELD.items():
-        assert name == "at_ms" or value != getattr(plain, name), f"{name} has its default"
 
 
 async def test_every_field_of_a_spec_survives(both: Copying) -> None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from datetime import datetime, timedelta
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 import msgspec
 
 from jobq.core.moments import moment_or_none
+from jobq.core.options import APPLIED, Option
 from jobq.core.policies import Retry
 from jobq.core.policies.retry import stored_retry
 from jobq.core.records import ChildPolicy, JobRecord, UniqueMode, UniqueSpec
@@ -50,54 +51,59 @@ class AppliedOptions(msgspec.Struct, frozen=True, kw_only=True):
     "worker" means that the task decides, and this process does not have the task.
     """
 
-    retry: Retry | ByWorker
-    timeout: timedelta | ByWorker | None  # None: no limit
-    max_stalls: int | ByWorker
-    ttl: timedelta | None
-    result_ttl: timedelta | None  # None: the retention of its queue
-    cost: int
-    unique: UniqueLock | None
-    key: str | None
+    # begin scripts/options.py: applied_options
     priority: int
+    """Higher runs first, from 0 to 2,097,151. Default: 0."""
     lifo: bool
+    """Put the job before the others of its priority instead of after them."""
     delay: timedelta | None
+    """Start the job after this time."""
     at: datetime | None
+    """Start the job at this time."""
+    ttl: timedelta | None
+    """Fail the job as expired if it has not started within this time after it was due."""
+    result_ttl: timedelta | None
+    """How long to keep the job's record after it ends. Default: the queue's retention."""
+    retry: ByWorker | Retry
+    """Retries after failed runs. Default: as declared by the task."""
+    timeout: ByWorker | timedelta | None
+    """Time limit of one run. Default: as declared by the task."""
+    max_stalls: ByWorker | int
+    """How often the job may lose its worker before it fails. Default: as declared by the task."""
+    key: str | None
+    """Key of the job, in a keyed queue."""
+    cost: int
+    """How much of the queue's rate the job takes. Default: 1."""
+    unique: UniqueLock | None
+    """Add the job only if no other has the same arguments."""
     on_child_failure: ChildPolicy
+    """What a failed child does to the job: fail, ignore or continue. Default: fail."""
+    # end scripts/options.py
 
 
 def applied(record: JobRecord, task: TaskPolicy | None = None) -> AppliedOptions:
     """The options that apply to a job. `task`: the policy of its task, if this process has it."""
-    options = record.options
     return AppliedOptions(
-        retry=stored_retry(options.retry)
-        if options.retry is not None
-        else task.retry
-        if task is not None
-        else "worker",
-        timeout=_timeout(options.timeout_ms, task),
-        max_stalls=options.max_stalls
-        if options.max_stalls is not None
-        else task.max_stalls
-        if task is not None
-        else "worker",
-        ttl=_span(options.ttl_ms),
-        result_ttl=_span(options.result_ttl_ms),
-        cost=options.cost,
-        unique=None if options.unique is None else _lock(options.unique),
-        key=record.key,
-        priority=record.priority,
-        lifo=options.lifo,
-        delay=_span(options.delay_ms or None),
-        at=moment_or_none(options.at_ms),
-        on_child_failure=options.on_child_failure,
+        **{option.name: _applied(option, option.of(record), task) for option in APPLIED}
     )
 
 
-def _timeout(own_ms: int | None, task: TaskPolicy | None) -> timedelta | ByWorker | None:
-    if own_ms is None and task is None:
-        return "worker"
-    ms = own_ms if own_ms is not None else task.timeout_ms if task is not None else None
-    return _span(ms or None)  # a call stores 0 for timeout=None
+def _applied(option: Option, value: Any, task: TaskPolicy | None) -> Any:
+    if value is None and option.by_worker:
+        if task is None:
+            return "worker"
+        value = getattr(task, option.field)
+    match option.kind:
+        case "span":
+            return _span(value or None)  # 0 is no delay, and no timeout
+        case "moment":
+            return moment_or_none(value)
+        case "retry":
+            return value if isinstance(value, Retry) else stored_retry(value)
+        case "unique":
+            return None if value is None else _lock(value)
+        case _:
+            return value
 
 
 def _lock(unique: UniqueSpec) -> UniqueLock:

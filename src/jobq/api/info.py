@@ -301,7 +301,7 @@ def _value(codec: str, data: bytes | None, decode: Decode) -> Any:
 
 def event(record: EventRecord, position: str) -> Event:
     """An event for users. `position` is where reading continues after it."""
-    fields = {
+    fields: dict[str, Any] = {
         field.shown: moment_or_none(value) if field.word == "time" else value
         for field, value in zip(event_records.FIELDS, event_records.values(record), strict=True)
     }

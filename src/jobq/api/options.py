@@ -10,17 +10,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
-from typing import Any, Literal, TypedDict
+from typing import Any, TypedDict
 
 from jobq.api.aliases import Upgrader
 from jobq.api.job import Job
 from jobq.api.sync.job import SyncJob
 from jobq.core import checks
 from jobq.core.checks import Seconds, shown
-from jobq.core.meta import check_meta
+from jobq.core.options import BY_NAME, TASK_OPTIONS
 from jobq.core.policies import Cron, Every, Permissions, Retention, Retry, Unique
 from jobq.core.queues import QueueConfig
-from jobq.core.records import Edge, JobKey
+from jobq.core.records import ChildPolicy, Edge, JobKey
 from jobq.engine.handler import EXECUTORS, ExecutorName
 from jobq.errors import ConfigError, InvalidJob
 
@@ -31,43 +31,66 @@ DEFAULT_CALL_TIMEOUT: Seconds = 30
 class JobOptions(TypedDict, total=False):
     """Options of one call. A plain number for a time is in seconds."""
 
+    # begin scripts/options.py: job_options
     id: str
-    delay: Seconds
-    at: datetime
+    """Id of the job, unique in its queue. A second job with the same id is not added."""
     priority: int
+    """Higher runs first, from 0 to 2,097,151. Default: 0."""
     lifo: bool
-    retry: Retry | int
-    max_stalls: int
-    timeout: Seconds | None
+    """Put the job before the others of its priority instead of after them."""
+    delay: Seconds
+    """Start the job after this time."""
+    at: datetime
+    """Start the job at this time."""
     ttl: Seconds | None
+    """Fail the job as expired if it has not started within this time after it was due."""
     result_ttl: Seconds
-    after: Sequence[Job[Any] | SyncJob[Any]]
-    unique: Unique | bool
-    cost: int
+    """How long to keep the job's record after it ends. Default: the queue's retention."""
+    retry: Retry | int
+    """Retries after failed runs. Default: as declared by the task."""
+    timeout: Seconds | None
+    """Time limit of one run. Default: as declared by the task."""
+    max_stalls: int
+    """How often the job may lose its worker before it fails. Default: as declared by the task."""
     key: str
-    call_timeout: Seconds
-    on_child_failure: Literal["fail", "ignore", "continue"]
+    """Key of the job, in a keyed queue."""
+    cost: int
+    """How much of the queue's rate the job takes. Default: 1."""
+    unique: Unique | bool
+    """Add the job only if no other has the same arguments."""
+    after: Sequence[Job[Any] | SyncJob[Any]]
+    """Jobs that must end before this one starts."""
+    on_child_failure: ChildPolicy
+    """What a failed child does to the job: fail, ignore or continue. Default: fail."""
     meta: Mapping[str, str]
+    """Strings to store with the job."""
+    call_timeout: Seconds
+    """How long `task.call(…)` waits for the result. Default: 30 s."""
+    # end scripts/options.py
 
 
 class TaskOptions(JobOptions, total=False):
     """Options of a task: defaults for its calls, and how workers run it. Here `key` is the name of
     the parameter that holds the key."""
 
+    # begin scripts/options.py: task_options
     name: str
+    """Name of the task. Default: that of the function."""
     aliases: Sequence[str] | Mapping[str, Upgrader | None]
+    """Former names of the task."""
     schedule: Cron | Every | None
+    """When the task runs by itself."""
     executor: ExecutorName
+    """Where the task runs: `inline` (async functions), `thread` (plain ones), `process`."""
     grace: Seconds
+    """How long a run may take to stop when it is asked to. Default: the worker's."""
     permissions: Permissions
+    """What the task may do in a child process."""
+    # end scripts/options.py
 
 
 Fields = dict[str, Any]
 """Fields of a JobSpec."""
-
-
-def _retry(value: object) -> Fields:
-    return {"retry": Retry.of(value).data}
 
 
 def _edges(value: object) -> tuple[Edge, ...]:
@@ -85,34 +108,19 @@ def _job_key(job: Any) -> JobKey:
     return key
 
 
-# Option → the spec's fields that it sets. `unique`, `key` (of a task) and `call_timeout` do more;
-# see `Task`.
-_TO_FIELDS: dict[str, Callable[[Any], Fields]] = {
-    "id": lambda v: {"id": checks.check_id(v), "given_id": True},
-    "delay": lambda v: {"delay_ms": checks.check_delay(v), "at_ms": None},
-    "at": lambda v: {"at_ms": checks.check_at(v), "delay_ms": 0},
-    "priority": lambda v: {"priority": checks.check_priority(v)},
-    "lifo": lambda v: {"lifo": checks.check_bool(v, "lifo")},
-    "retry": _retry,
-    "max_stalls": lambda v: {"max_stalls": checks.check_max_stalls(v)},
-    "timeout": lambda v: {"timeout_ms": checks.check_timeout(v)},
-    "ttl": lambda v: {"ttl_ms": checks.check_ttl(v)},
-    "result_ttl": lambda v: {"result_ttl_ms": checks.check_result_ttl(v)},
-    "after": lambda v: {"after": _edges(v)},
-    "cost": lambda v: {"cost": checks.check_cost(v)},
-    "key": lambda v: {"key": checks.check_key(v)},
-    "meta": lambda v: {"meta": check_meta(v)},
-    "on_child_failure": lambda v: {
-        "on_child_failure": checks.check_choice(
-            v, "on_child_failure", ("fail", "ignore", "continue")
-        ),
-    },
+_PARSE: dict[str, Callable[[Any], Any]] = {
+    **{name: option.parse or option.check for name, option in BY_NAME.items()},
+    "after": _edges,
+    "unique": Unique.of,
 }
-_OF_JOB = frozenset(_TO_FIELDS) | {"unique", "call_timeout"}
-_OF_WORKER_ONLY = frozenset({"name", "aliases", "schedule", "executor", "grace", "permissions"})
+"""Option → the value of its field. `id`, `delay`, `at`, `unique` and `call_timeout` do more: see
+`Resolved`."""
+_FIELDS = {name: option.field for name, option in BY_NAME.items()}
+_OF_JOB = BY_NAME.keys()
+_OF_WORKER_ONLY = frozenset(option.name for option in TASK_OPTIONS)
 _OF_TASK = _OF_JOB | _OF_WORKER_ONLY
-_OF_ONE_JOB = frozenset({"id", "at", "after", "key", "unique"})
-_OF_WORKER = _OF_WORKER_ONLY | {"retry", "timeout", "max_stalls"}
+_OF_ONE_JOB = frozenset(name for name, option in BY_NAME.items() if not option.queue)
+_OF_WORKER = _OF_WORKER_ONLY | {name for name, option in BY_NAME.items() if option.by_worker}
 
 
 class Resolved:
@@ -149,19 +157,26 @@ class Resolved:
             raise InvalidJob(
                 f"delay={shown(options['delay'])} and at={shown(options['at'])}: give one of them"
             )
-        for name, value in options.items():
+        for name, given in options.items():
+            value = _PARSE[name](given)
             if name == "unique":
-                unique = Unique.of(value)
+                unique = value
             elif name == "call_timeout":
-                call_timeout_ms = checks.to_ms(value, "call_timeout")
+                call_timeout_ms = value
+            elif name == "id":
+                fields.update(id=value, given_id=True)
+            elif name == "delay":
+                fields.update(delay_ms=value, at_ms=None)
+            elif name == "at":
+                fields.update(at_ms=value, delay_ms=0)
             else:
-                fields.update(_TO_FIELDS[name](value))
-        given = {**self.given, **options}
+                fields[_FIELDS[name]] = value
+        all_given = {**self.given, **options}
         for one, other in (("delay", "at"), ("at", "delay")):
             if one in options:
-                given.pop(other, None)
+                all_given.pop(other, None)
         return Resolved(
-            fields, unique, None if "key" in options else key_parameter, call_timeout_ms, given
+            fields, unique, None if "key" in options else key_parameter, call_timeout_ms, all_given
         )
 
     def with_only(self, options: Mapping[str, Any]) -> Resolved:

@@ -12,11 +12,11 @@ from typing import Any
 
 import msgspec
 
-from jobq.api.applied import applied
 from jobq.cli.output import plain
 from jobq.cli.text import iso
 from jobq.core.codec import get_codec
 from jobq.core.event_records import FIELDS, EventRecord, values
+from jobq.core.options import APPLIED, Option
 from jobq.core.queues import MinuteRecord, QueueRecord, StatsRecord
 from jobq.core.records import Failure, JobKey, JobRecord
 from jobq.core.states import State
@@ -88,24 +88,25 @@ def job(record: JobRecord) -> Document:
 
 def options(record: JobRecord) -> Document:
     """The options in effect. `"worker"` means that the task's declaration in the worker decides."""
-    found, stored = applied(record), record.options
     return {
-        "retry": found.retry
-        if stored.retry is None
-        else plain(msgspec.structs.asdict(stored.retry)),
-        "timeout_ms": found.timeout if found.timeout == "worker" else stored.timeout_ms or None,
-        "max_stalls": found.max_stalls,
-        "ttl_ms": stored.ttl_ms,
-        "result_ttl_ms": stored.result_ttl_ms,
-        "cost": stored.cost,
-        "unique": None if stored.unique is None else plain(msgspec.structs.asdict(stored.unique)),
-        "key": record.key,
-        "priority": record.priority,
-        "lifo": stored.lifo,
-        "delay_ms": stored.delay_ms or None,
-        "at": iso(stored.at_ms),
-        "on_child_failure": stored.on_child_failure,
+        option.name if option.kind == "moment" else option.field: _value(option, record)
+        for option in APPLIED
     }
+
+
+def _value(option: Option, record: JobRecord) -> Any:
+    value = option.of(record)
+    if value is None:
+        return "worker" if option.by_worker else None
+    match option.kind:
+        case "span":
+            return value or None
+        case "moment":
+            return iso(value)
+        case "retry" | "unique":
+            return plain(msgspec.structs.asdict(value))
+        case _:
+            return value
 
 
 def failure(value: Failure | None) -> Document | None:

@@ -11,6 +11,7 @@ from rich.text import Text
 
 from jobq.cli import documents, text
 from jobq.cli.output import Cell, Column, details, table
+from jobq.core.options import APPLIED, Option
 from jobq.core.records import Failure, JobRecord, RetryData
 from jobq.core.states import State
 from jobq.core.steps import StepRecord, readable
@@ -231,38 +232,29 @@ def job_details(record: JobRecord) -> RenderableType:
 
 
 def _options(record: JobRecord) -> list[tuple[str, str | int | None]]:
-    """Options that differ from their default.
-
-    The first three are always shown: unless the call set them, the worker's task decides."""
-    stored = record.options
-    retry, unique = stored.retry, stored.unique
-    return [
-        ("Retries", _BY_WORKER if retry is None else f"up to {retry.max_retries}, {_waits(retry)}"),
-        (
-            "Timeout",
-            _BY_WORKER if stored.timeout_ms is None else _span(stored.timeout_ms) or "none",
-        ),
-        ("Stalls allowed", _BY_WORKER if stored.max_stalls is None else stored.max_stalls),
-        ("Start within", _span(stored.ttl_ms)),
-        ("Record kept for", _span(stored.result_ttl_ms)),
-        ("Cost", stored.cost if stored.cost != 1 else None),
-        (
-            "Unique",
-            None
-            if unique is None
-            else f"{unique.mode}, for {_span(unique.ttl_ms) or 'as long as the job is unfinished'}",
-        ),
-        ("Delay", _span(stored.delay_ms)),
-        ("In front", "yes" if stored.lifo else None),
-        (
-            "If a child fails",
-            stored.on_child_failure if stored.on_child_failure != "fail" else None,
-        ),
-    ]
+    """Options that differ from their default, and those that the worker's task decides."""
+    return [(option.label, _option(option, record)) for option in APPLIED if option.label]
 
 
-def _span(ms: int | None) -> str | None:
-    return text.duration(ms) if ms else None
+def _option(option: Option, record: JobRecord) -> str | int | None:
+    value = option.of(record)
+    if value == option.default:
+        return _BY_WORKER if option.by_worker else None
+    match option.kind:
+        case "span":
+            return text.duration(value) if value else "none"
+        case "flag":
+            return "yes"
+        case "retry":
+            return f"up to {value.max_retries}, {_waits(value)}"
+        case "unique":
+            period = (
+                text.duration(value.ttl_ms) if value.ttl_ms else "as long as the job is unfinished"
+            )
+            return f"{value.mode}, for {period}"
+        case _:
+            assert isinstance(value, (str, int))
+            return value
 
 
 def _waits(retry: RetryData) -> str:

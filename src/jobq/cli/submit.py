@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable
-from datetime import datetime
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar, cast, get_args
 
@@ -16,6 +15,7 @@ from jobq.cli import documents, text
 from jobq.cli.job_view import job_table
 from jobq.cli.options import DURATION, FAILED, Command, Ctl, on_store
 from jobq.cli.submit_lines import FIELDS, check_names, submit_lines
+from jobq.core.options import BY_NAME, Option
 from jobq.core.policies import Unique
 from jobq.core.records import UniqueMode
 from jobq.core.states import State
@@ -47,6 +47,57 @@ def argument_options(command: F) -> F:
     return command
 
 
+def job_options(command: F) -> F:
+    """Adds a flag for every option of a job, which `options_given` reads."""
+    for option in reversed(_OPTIONS):
+        command = click.option(f"--{_flag(option)}", **_attributes(option))(command)
+    return command
+
+
+_OPTIONS = [option for option in BY_NAME.values() if option.cli]
+
+
+def _flag(option: Option) -> str:
+    return option.flag or option.name.replace("_", "-")
+
+
+def _attributes(option: Option) -> dict[str, Any]:
+    """What click must know about the flag of an option."""
+    match option.kind:
+        case "flag":
+            return {"is_flag": True, "default": None, "help": option.help}
+        case "count" | "retry":
+            return {"type": int, "metavar": "N", "help": option.help}
+        case "span":
+            return {"type": DURATION, "metavar": "TIME", "help": option.help}
+        case "moment":
+            example = "e.g. 2030-01-31T08:00 (local) or 2030-01-31T08:00:00Z"
+            words = f"{option.help[:-1]}, {example}."
+            return {"type": click.DateTime(TIMES), "metavar": "TIME", "help": words}
+        case "meta":
+            words = f"{option.help} Repeat for several."
+            return {"metavar": "NAME=TEXT", "multiple": True, "help": words}
+        case "unique":
+            return {"metavar": "NAMES", "help": _UNIQUE_HELP}
+        case _:
+            return {"metavar": option.name.upper(), "help": option.help}
+
+
+_UNIQUE_HELP = (
+    "Add the job only if no other has the same values of these arguments, e.g. tenant,invoice; "
+    "* for all arguments. Name the arguments as the task does."
+)
+
+
+def options_given(given: Mapping[str, Any]) -> dict[str, Any]:
+    """The options of the flags that were given."""
+    values = {option.name: given[_flag(option).replace("-", "_")] for option in _OPTIONS}
+    values["unique"] = _unique(values["unique"], given["unique_mode"], given["unique_period"])
+    values["meta"] = dict(_note(pair) for pair in values["meta"]) or None
+    values["at"] = values["at"] and values["at"].astimezone()
+    return {name: value for name, value in values.items() if value is not None}
+
+
 @click.command(
     cls=Command,
     examples="""
@@ -69,70 +120,7 @@ def argument_options(command: F) -> F:
     help="Submit many jobs, one JSON value per line: an array of arguments, or an object with "
     f"{', '.join(FIELDS[:6])}, …",
 )
-@click.option(
-    "--id", metavar="ID", help="Id of the job. A second job with the same id is not added."
-)
-@click.option(
-    "--delay", type=DURATION, metavar="TIME", help="Start the job after this time, e.g. 1h."
-)
-@click.option(
-    "--at",
-    type=click.DateTime(TIMES),
-    metavar="TIME",
-    help="Start the job at this time, e.g. 2030-01-31T08:00 (local) or 2030-01-31T08:00:00Z.",
-)
-@click.option("--priority", type=int, metavar="N", help="Higher runs first. Default: 0.")
-@click.option(
-    "--lifo",
-    is_flag=True,
-    default=None,
-    help="Put the job before the others of its priority instead of after them.",
-)
-@click.option(
-    "--max-retries",
-    "retry",
-    type=int,
-    metavar="N",
-    help="Maximum retries after failures. Default: as declared by the task.",
-)
-@click.option(
-    "--run-timeout",
-    type=DURATION,
-    metavar="TIME",
-    help="Time limit of one run. Default: as declared by the task.",
-)
-@click.option(
-    "--ttl",
-    type=DURATION,
-    metavar="TIME",
-    help="Fail the job as expired if it has not started within this time after it was due.",
-)
-@click.option(
-    "--result-ttl",
-    type=DURATION,
-    metavar="TIME",
-    help="How long to keep the job's record after it ends. Default: the queue's retention.",
-)
-@click.option("--key", metavar="KEY", help="Key of the job, in a keyed queue.")
-@click.option(
-    "--cost",
-    type=int,
-    metavar="N",
-    help="How much of the queue's rate the job takes. Default: 1.",
-)
-@click.option(
-    "--max-stalls",
-    type=int,
-    metavar="N",
-    help="How often the job may lose its worker before it fails. Default: as declared by the task.",
-)
-@click.option(
-    "--unique",
-    "unique_fields",
-    metavar="NAMES",
-    help="Add the job only if no other has the same values of these arguments, e.g. "
-    "tenant,invoice; * for all arguments. Name the arguments as the task does.",
-)
+@job_options
 @click.option(
     "--unique-mode",
     type=click.Choice(UNIQUE_MODES),
@@ -145,13 +133,6 @@ def argument_options(command: F) -> F:
     type=DURATION,
     metavar="TIME",
     help="Period of --unique-mode throttle and debounce, and the longest time of simple.",
-)
-@click.option(
-    "--meta",
-    "notes",
-    metavar="NAME=TEXT",
-    multiple=True,
-    help="Metadata to store with the job. Repeat for several.",
 )
 @click.option(
     "--wait",
@@ -168,12 +149,6 @@ async def submit(
     pairs: tuple[str, ...],
     lines: str | None,
     wait: float | None,
-    run_timeout: float | None,
-    at: datetime | None,
-    notes: tuple[str, ...],
-    unique_fields: str | None,
-    unique_mode: str | None,
-    unique_period: float | None,
     **given: Any,
 ) -> int:
     """Submit a job of the task NAME, or many jobs from JSON lines.
@@ -185,15 +160,7 @@ async def submit(
     "delay": seconds, "priority": …}. The command line sets the options that a line leaves out.
     Lines with an id can be submitted again safely, e.g. after an interruption.
     """
-    options = {
-        k: v
-        for k, v in {**given, "timeout": run_timeout, "at": at and at.astimezone()}.items()
-        if v is not None
-    }
-    if notes:
-        options["meta"] = dict(_note(pair) for pair in notes)
-    if (unique := _unique(unique_fields, unique_mode, unique_period)) is not None:
-        options["unique"] = unique
+    options = options_given(given)
     target = await ctl.backend.queue("default" if queue is None else queue)
     if lines is not None:
         if payload is not None or pairs or "id" in options or wait is not None:
@@ -208,7 +175,7 @@ async def submit(
         )
     task = target.name if name is None else name
     args, kwargs = arguments(payload, pairs)
-    check_names(unique, args)
+    check_names(options.get("unique"), args)
     handle = await ctl.backend.within(target.task_by_name(task, **options).enqueue(*args, **kwargs))
     return await _one(ctl, handle, wait)
 

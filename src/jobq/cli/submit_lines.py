@@ -17,27 +17,13 @@ from jobq.cli import text
 from jobq.cli.options import FAILED, USAGE, Ctl, fail
 from jobq.cli.progress import bar
 from jobq.core.checks import shown
+from jobq.core.options import BY_NAME
 from jobq.core.policies import Unique
 from jobq.errors import InvalidJob, JobqError, QueueFull
 
 _BATCH = 1000
 """Jobs per call to the store."""
-_OPTIONS = (
-    "id",
-    "delay",
-    "at",
-    "priority",
-    "lifo",
-    "retry",
-    "max_stalls",
-    "timeout",
-    "ttl",
-    "result_ttl",
-    "key",
-    "cost",
-    "unique",
-    "meta",
-)
+_OPTIONS = tuple(name for name, option in BY_NAME.items() if option.cli)
 FIELDS = ("name", "args", "kwargs", *_OPTIONS)
 
 

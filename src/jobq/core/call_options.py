@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from operator import attrgetter
+from typing import Annotated, Any, Literal
 
 import msgspec
 
@@ -38,12 +39,14 @@ class UniqueSpec(msgspec.Struct, frozen=True, kw_only=True, array_like=True, gc=
     ttl_ms: int | None = None
 
 
-class CallOptions(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """The options that a call gave for its job, for readers.
+class CallOptions(msgspec.Struct, frozen=True, gc=False):
+    """The options that a call gave for its job, for readers. Give them by name.
 
-    The fields mean the same as in `JobSpec`. Priority and key are fields of the record itself.
+    The fields mean the same as in `JobSpec`. Priority, key and meta are fields of the
+    record itself.
     """
 
+    # begin scripts/options.py: call_options
     lifo: bool = False
     delay_ms: int = 0
     at_ms: int | None = None
@@ -55,7 +58,14 @@ class CallOptions(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     cost: int = 1
     unique: UniqueSpec | None = None
     on_child_failure: ChildPolicy = "fail"
+    # end scripts/options.py
 
 
 NO_OPTIONS = CallOptions()
 """The options of a job whose call gave none. Shared, so that reading such a job costs nothing."""
+_values = attrgetter(*CallOptions.__struct_fields__)
+
+
+def call_options(stored: Any) -> CallOptions:
+    """The options of a job, of whatever stores them under the same names."""
+    return CallOptions(*_values(stored))

@@ -20,6 +20,7 @@ import msgspec
 
 from jobq.core.checks import did_you_mean, shown
 from jobq.core.codec import Args, Codec, Kwargs, NotHere, convert
+from jobq.core.options import BY_NAME
 from jobq.core.records import Input
 from jobq.core.refs import convert_beside_failures, fill, mentions_failure
 from jobq.errors import (
@@ -159,35 +160,13 @@ class CallShape:
         strange = [name for name in kwargs if name not in self.signature.parameters]
         if not strange:
             return None
-        name = next((name for name in strange if name in _OPTIONS), strange[0])
-        if name in _OPTIONS:
+        name = next((name for name in strange if name in BY_NAME), strange[0])
+        if name in BY_NAME:
             return (
                 f"got an unexpected keyword argument {name!r}; {name} is an option: "
                 f"{self.name}.options({name}=…).enqueue(…)"
             )
         return f"got an unexpected keyword argument {name!r}{did_you_mean(name, self.parameters)}"
-
-
-_OPTIONS = frozenset(
-    {
-        "id",
-        "delay",
-        "at",
-        "priority",
-        "lifo",
-        "retry",
-        "max_stalls",
-        "timeout",
-        "ttl",
-        "result_ttl",
-        "after",
-        "unique",
-        "cost",
-        "key",
-        "wait",
-        "on_child_failure",
-    }
-)
 
 
 # ── decoding by annotation ────────────────────────────────────────────────────────────────────────

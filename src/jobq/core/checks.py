@@ -28,7 +28,8 @@ MAX_MS = 100 * 366 * 86_400_000
 """A century. A longer span is surely a mistake, and sums of spans stay far below 2^53."""
 MAX_EPOCH_MS = 253_402_214_400_000
 """The last day of the year 9999. No datetime can represent a later time."""
-MAX_COST = 2**31 - 1
+MAX_COUNT = 2**31 - 1
+"""Stores keep counts as signed numbers of 32 bits."""
 MAX_STEPS = 1_000
 """Steps that a job may record in one life. Every claim of the job reads all of them."""
 MAX_STEPS_BYTES = 2**20
@@ -197,12 +198,12 @@ def check_priority(value: object) -> int:
 
 def check_max_stalls(value: object) -> int:
     """How many times a job may lose its lease: 0 or more."""
-    return check_int(value, "max_stalls", high=2**31 - 1)
+    return check_int(value, "max_stalls", high=MAX_COUNT)
 
 
 def check_cost(value: object) -> int:
     """How many tokens a start takes from a bucket: 1 or more."""
-    return check_int(value, "cost", low=1, high=MAX_COST)
+    return check_int(value, "cost", low=1, high=MAX_COUNT)
 
 
 # ── spans of a job ────────────────────────────────────────────────────────────────────────────────

@@ -14,6 +14,7 @@ from typing import Literal
 import msgspec
 
 from jobq.core.defaults import DAY_MS
+from jobq.core.options import FIELDS
 from jobq.core.queues import ScheduleRecord, ScheduleSpec
 from jobq.core.records import JobRecord, JobSpec
 from jobq.core.states import State
@@ -80,33 +81,20 @@ def spec_of(record: JobRecord, *, due_ms: int, now_ms: int) -> JobSpec:
     Its delay becomes a time, and a ttl that has begun becomes what is left of it. A ttl no longer
     applies to a job that has started. Attempts, failures and stalls start at 0.
     """
-    options = record.options
-    ttl_ms = None if record.attempt else options.ttl_ms
+    copied = {option.field: option.of(record) for option in _COPIED}
+    ttl_ms = None if record.attempt else record.options.ttl_ms
     if ttl_ms is not None and due_ms < now_ms:
         ttl_ms = max(1, due_ms + ttl_ms - now_ms)
+    copied["ttl_ms"] = ttl_ms
+    if due_ms > now_ms:
+        copied["at_ms"] = due_ms
     return JobSpec(
-        queue=record.queue,
-        id=record.id,
-        name=record.name,
-        payload=record.payload,
-        codec=record.codec,
-        given_id=record.given_id,
-        priority=record.priority,
-        lifo=options.lifo,
-        at_ms=due_ms if due_ms > now_ms else options.at_ms,
-        ttl_ms=ttl_ms,
-        result_ttl_ms=options.result_ttl_ms,
-        retry=options.retry,
-        timeout_ms=options.timeout_ms,
-        max_stalls=options.max_stalls,
-        key=record.key,
-        cost=options.cost,
-        unique=options.unique,
-        on_child_failure=options.on_child_failure,
-        schedule=record.schedule,
-        origin=record.origin,
-        meta=record.meta,
+        queue=record.queue, id=record.id, name=record.name, payload=record.payload, **copied
     )
+
+
+_COPIED = [each for each in FIELDS if each.field not in ("delay_ms", "after", "reserved")]
+"""The options of a spec that records have. A delay becomes a time, and jobs of flows stay."""
 
 
 def check_failed(records: Sequence[JobRecord]) -> None:

@@ -1,9 +1,9 @@
 """The copy of a failed job in a dead-letter queue.
 
 lua/dead_letters.lua (J.forward, J.MAIL.letter) copies these rules. The copy keeps the original's
-name, arguments, priority and meta. Its `failure` is the original's until the copy itself fails, so
-`failure.attempt` says how many attempts the original took. Its counters start at 0, because the
-copy has not run.
+name, arguments, and the options of `core.options.LETTER`. Its `failure` is the original's until the
+copy itself fails, so `failure.attempt` says how many attempts the original took. Its counters start
+at 0, because the copy has not run.
 """
 
 from __future__ import annotations

@@ -52,12 +52,6 @@ ON_HELD_LOCK: dict[UniqueMode, dict[Standing, OnHeldLock]] = {
     "keep_last": {"fresh": "replace", "started": "follow", "ended": "duplicate", "gone": "accept"},
 }
 
-KEPT_WHEN_REPLACED = ("priority", "policy", "schedule", "origin")
-"""Options that a replaced job keeps, besides its id, name and key.
-
-All others come from the new job.
-"""
-
 
 class LockRecord(NamedTuple):
     """A unique lock that is held.

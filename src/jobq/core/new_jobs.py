@@ -10,38 +10,40 @@ those. A bool is not a number.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
-from operator import is_
 from typing import Any, get_args
 
 from msgspec.structs import astuple, replace
 
 from jobq.core import checks
-from jobq.core.call_options import CallOptions, ChildPolicy, RetryData, UniqueMode, UniqueSpec
-from jobq.core.checks import MAX_EPOCH_MS, MAX_MS, check_bool, check_choice, check_id, check_int
+from jobq.core.call_options import CallOptions
+from jobq.core.checks import (
+    MAX_COUNT,
+    MAX_EPOCH_MS,
+    MAX_MS,
+    check_bool,
+    check_choice,
+    check_id,
+    check_int,
+)
 from jobq.core.checks import check_bytes_like as check_data
 from jobq.core.commands import AnyCommand, Reprioritise, Reschedule, SendSignal, Update
 from jobq.core.copies import check_failed, failed_spec
 from jobq.core.crontab import check_expression, check_zone
-from jobq.core.meta import check_meta
+from jobq.core.options import FIELDS
 from jobq.core.queues import CatchUp, ScheduleSpec
-from jobq.core.records import MAX_AFTER, MAX_ID_LENGTH, Edge, JobKey, JobRecord, JobSpec, QueueName
+from jobq.core.records import MAX_ID_LENGTH, JobRecord, JobSpec, QueueName
+from jobq.core.spec_checks import check_codec
+from jobq.core.spec_checks import check_queue as check_queue  # re-exported: a spec has it
 from jobq.core.waits import CHILD, MAX_LABEL
 from jobq.errors import InvalidJob
 
-MAX_CODEC = 128
-"""Characters of the name of a codec. Two names of 63 characters make a pair."""
-MAX_DELAYS = 1_000
-"""Delays that one retry policy may list. Every lease of the job carries them."""
 MAX_SCHEDULE_ID = 200
 """Characters of a schedule's id. Its jobs have longer ids, `schedule@milliseconds`, of up to
 256."""
-MAX_ORIGIN = checks.MAX_NAME_LENGTH + 1 + MAX_ID_LENGTH
-"""Characters of the `origin` of a dead letter: queue, slash and id."""
 
-_MAX_COUNT = 2**31 - 1
-_POLICIES, _MODES, _CATCH_UPS = get_args(ChildPolicy), get_args(UniqueMode), get_args(CatchUp)
+_CATCH_UPS = get_args(CatchUp)
 
 
 class Checked(list[JobSpec]):
@@ -85,11 +87,12 @@ def has_no_options(spec: JobSpec) -> bool:
     """Whether all fields but queue, id, name and payload have their defaults, of these very types.
 
     It may be False for values that equal them. Written out: a loop takes three times as long, and
-    this runs for every job. A test goes through all fields.
+    this runs for every job.
     """
     return (
-        spec.priority is _ZERO
-        and spec.given_id is False
+        # begin scripts/options.py: is_plain
+        spec.given_id is False
+        and spec.priority is _ZERO
         and spec.lifo is False
         and spec.delay_ms is _ZERO
         and spec.at_ms is None
@@ -110,10 +113,14 @@ def has_no_options(spec: JobSpec) -> bool:
         and spec.codec == "json"
         and type(spec.on_child_failure) is str
         and spec.on_child_failure == "fail"
+        # end scripts/options.py
     )
 
 
 _ZERO, _ONE, _NOTHING = 0, 1, ()
+_CHECKS = [(option.field, option.check) for option in FIELDS]
+_DEFAULTS = tuple(option.default for option in FIELDS)
+"""A value that is this very object needs no check."""
 
 
 def check_spec(spec: JobSpec, like: tuple[object, ...] | None = None) -> JobSpec:
@@ -139,7 +146,7 @@ def check_spec(spec: JobSpec, like: tuple[object, ...] | None = None) -> JobSpec
         like = like or _DEFAULTS
         for n, value in enumerate(astuple(spec)[4:]):
             if value is not _DEFAULTS[n] and (value is not like[n] or type(value) is dict):
-                field, check = _OPTIONS[n]
+                field, check = _CHECKS[n]
                 changed[field] = check(value)
         if spec.at_ms is not None and spec.delay_ms:
             raise InvalidJob(f"delay_ms={spec.delay_ms} and at_ms={spec.at_ms}: give one of them")
@@ -150,106 +157,10 @@ def check_spec(spec: JobSpec, like: tuple[object, ...] | None = None) -> JobSpec
     return spec
 
 
-# ── fields ────────────────────────────────────────────────────────────────────────────────────────
-
-
-def check_queue(value: object, option: str = "queue") -> QueueName:
-    """The full name of a queue."""
-    if (
-        type(value) is QueueName
-        and type(value[0]) is type(value[1]) is str
-        and _queue_is_known(value, option)
-    ):
-        return value
-    if not isinstance(value, tuple) or len(value) != 2:
-        raise InvalidJob(f"{option}={checks.shown(value)} is not the name of a queue")
-    tenant, queue = value
-    return QueueName(checks.check_tenant(tenant), checks.check_queue_name(queue, option))
-
-
-@lru_cache(maxsize=10_000)
-def _queue_is_known(queue: QueueName, option: str) -> bool:
-    checks.check_tenant(queue.tenant)
-    checks.check_queue_name(queue.queue, option)
-    return True
-
-
 @lru_cache(maxsize=10_000)
 def _name_is_known(name: str) -> bool:
     checks.check_task_name(name)
     return True
-
-
-def check_codec(value: object) -> str:
-    """The name of a codec."""
-    return checks.check_short_name(value, "codec", MAX_CODEC)
-
-
-def check_retry(retry: object) -> RetryData:
-    """A retry policy."""
-    if not isinstance(retry, RetryData):
-        raise InvalidJob(f"retry={checks.shown(retry)} is not a retry policy")
-    plain = RetryData(
-        max_retries=check_int(retry.max_retries, "retry.max_retries", high=_MAX_COUNT),
-        base_ms=check_int(retry.base_ms, "retry.base_ms", high=MAX_MS),
-        factor=checks.check_number(retry.factor, "retry.factor", low=1),
-        cap_ms=check_int(retry.cap_ms, "retry.cap_ms", low=1, high=MAX_MS),
-        jitter=checks.check_number(retry.jitter, "retry.jitter", high=1),
-        delays_ms=None if retry.delays_ms is None else _delays(retry.delays_ms),
-    )
-    if plain.base_ms > plain.cap_ms:
-        raise InvalidJob(
-            f"retry.base_ms={plain.base_ms} is above cap_ms={plain.cap_ms}: raise the cap as well"
-        )
-    return retry if _is_same(retry, plain) else plain
-
-
-def _is_same(one: RetryData | UniqueSpec, plain: RetryData | UniqueSpec) -> bool:
-    """Whether the values of a record are those that a check returned, plain ones."""
-    return type(one) is type(plain) and all(map(is_, astuple(one), astuple(plain)))
-
-
-def _delays(value: object) -> tuple[int, ...]:
-    if not isinstance(value, (tuple, list)):
-        raise InvalidJob(f"retry.delays_ms={checks.shown(value)} is not a list of delays")
-    check_int(len(value), "the number of retry.delays_ms", low=1, high=MAX_DELAYS)
-    plain = tuple(
-        check_int(delay, f"retry.delays_ms[{n}]", high=MAX_MS) for n, delay in enumerate(value)
-    )
-    return value if type(value) is tuple and all(map(is_, value, plain)) else plain
-
-
-def _unique(value: object) -> UniqueSpec:
-    if not isinstance(value, UniqueSpec):
-        raise InvalidJob(f"unique={checks.shown(value)} is not a unique lock")
-    mode = check_choice(value.mode, "unique.mode", _MODES)
-    ttl_ms = value.ttl_ms
-    if ttl_ms is not None:
-        ttl_ms = check_int(ttl_ms, "unique.ttl_ms", low=1, high=MAX_MS)
-    elif mode == "throttle":
-        raise InvalidJob("unique.mode='throttle' needs unique.ttl_ms: how long the lock is held")
-    lock = check_id(value.lock, "unique.lock")
-    plain = UniqueSpec(lock=lock, mode=mode, ttl_ms=ttl_ms)  # type: ignore[arg-type]
-    return value if _is_same(value, plain) else plain
-
-
-def check_edges(value: object) -> tuple[Edge, ...]:
-    """The jobs that a job waits for."""
-    if not isinstance(value, (tuple, list)):
-        raise InvalidJob(f"after={checks.shown(value)} is not a list of edges")
-    check_int(len(value), "the number of jobs in after", high=MAX_AFTER)
-    edges = tuple(map(_edge, value))
-    same = type(value) is tuple and all(map(is_, edges, value))
-    return value if same else edges  # type: ignore[return-value]  # the very same edges
-
-
-def _edge(edge: object) -> Edge:
-    if not isinstance(edge, Edge) or not isinstance(edge.job, JobKey):
-        raise InvalidJob(f"after: {checks.shown(edge)} is not an edge to a job")
-    (queue, id), data = edge.job, check_bool(edge.data, "after result")
-    there, plain = check_queue(queue, "after queue"), check_id(id, "after id")
-    same = there is queue and plain is id and type(edge) is Edge and type(edge.job) is JobKey
-    return edge if same else Edge(JobKey(there, plain), data)
 
 
 def _check_place(spec: JobSpec) -> None:
@@ -261,37 +172,6 @@ def _check_place(spec: JobSpec) -> None:
             )
         if edge.job.id == spec.id and edge.job.queue == spec.queue:
             raise InvalidJob(f"job {spec.id!r} ({spec.name}) waits for itself")
-
-
-def _number(option: str, low: int, high: int) -> Callable[[Any], int]:
-    return lambda value: check_int(value, option, low=low, high=high)
-
-
-_OPTIONS: tuple[tuple[str, Callable[[Any], Any]], ...] = (
-    ("codec", check_codec),
-    ("given_id", lambda v: check_bool(v, "given_id")),
-    ("priority", checks.check_priority),
-    ("lifo", lambda v: check_bool(v, "lifo")),
-    ("delay_ms", _number("delay_ms", 0, MAX_MS)),
-    ("at_ms", _number("at_ms", 0, MAX_EPOCH_MS)),
-    ("ttl_ms", _number("ttl_ms", 1, MAX_MS)),
-    ("result_ttl_ms", _number("result_ttl_ms", 1, MAX_MS)),
-    ("retry", check_retry),
-    ("timeout_ms", _number("timeout_ms", 0, MAX_MS)),
-    ("max_stalls", checks.check_max_stalls),
-    ("key", checks.check_key),
-    ("cost", checks.check_cost),
-    ("unique", _unique),
-    ("after", check_edges),
-    ("on_child_failure", lambda v: check_choice(v, "on_child_failure", _POLICIES)),
-    ("reserved", lambda v: check_bool(v, "reserved")),
-    ("schedule", lambda v: check_id(v, "schedule")),
-    ("origin", lambda v: checks.check_short_name(v, "origin", MAX_ORIGIN)),
-    ("meta", check_meta),
-)
-"""The fields of a spec behind queue, id, name and payload, in their order, with their checks."""
-_DEFAULTS = astuple(JobSpec(queue=QueueName("", ""), id="", name="", payload=b""))[4:]
-"""Their defaults. A value that is this very object needs no check."""
 
 
 # ── other ways to store a job ─────────────────────────────────────────────────────────────────────
@@ -324,7 +204,7 @@ def check_schedule(spec: ScheduleSpec, next_ms: int | None) -> ScheduleSpec:
         after_complete=check_bool(spec.after_complete, "after_complete"),
         start_ms=start_ms,
         end_ms=end_ms,
-        limit=_optional(spec.limit, "limit", 1, _MAX_COUNT),
+        limit=_optional(spec.limit, "limit", 1, MAX_COUNT),
         catch_up=check_choice(spec.catch_up, "catch_up", _CATCH_UPS),  # type: ignore[arg-type]
     )
 
@@ -391,7 +271,7 @@ def check_restored(records: Sequence[JobRecord]) -> list[tuple[JobRecord, JobSpe
 
 def _restored(record: JobRecord) -> tuple[JobRecord, JobSpec]:
     counts = {
-        option: check_int(getattr(record, option), option, high=_MAX_COUNT)
+        option: check_int(getattr(record, option), option, high=MAX_COUNT)
         for option in ("attempt", "failures", "stalls")
     }
     times = {

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Literal, NamedTuple
 
 from jobq.core.checks import (
+    MAX_COUNT,
     MAX_EPOCH_MS,
     MAX_MS,
     check_int,
@@ -23,13 +24,11 @@ from jobq.core.failures import (
     MAX_TYPE,
     MAX_WORKER,
 )
-from jobq.core.new_jobs import check_edges
 from jobq.core.records import AnyOutcome, Block, Failure, Mode, SnoozeFor
+from jobq.core.spec_checks import check_edges
 from jobq.core.states import Kind, State
 from jobq.core.unknown import MAX_TEXT
 from jobq.errors import InvalidJob
-
-_MAX_COUNT = 2**31 - 1
 
 Place = Literal["back", "front", "first"]
 """Where a job goes among the waiting jobs of its priority.
@@ -176,7 +175,7 @@ def check_outcome(outcome: AnyOutcome, *, max_payload: int | None = None) -> Non
 
 
 def _check_failure(failure: Failure) -> None:
-    check_int(failure.attempt, "failure.attempt", high=_MAX_COUNT)
+    check_int(failure.attempt, "failure.attempt", high=MAX_COUNT)
     check_int(failure.at_ms, "failure.at_ms", high=MAX_EPOCH_MS)
     check_int(len(failure.type), "the length of failure.type", high=MAX_TYPE)
     check_int(len(failure.message), "the length of failure.message", high=MAX_MESSAGE)
@@ -189,7 +188,7 @@ def _check_failure(failure: Failure) -> None:
 
 
 def _check_block(outcome: Block) -> None:
-    check_int(outcome.seen, "seen", high=_MAX_COUNT)
+    check_int(outcome.seen, "seen", high=MAX_COUNT)
     if outcome.timeout_ms is not None:
         check_int(outcome.timeout_ms, "timeout_ms", high=MAX_MS)
     if outcome.signal is not None:

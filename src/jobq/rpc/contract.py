@@ -54,7 +54,7 @@ READS = frozenset(
 # ── types that MessagePack cannot tell apart ──────────────────────────────────────────────────────
 
 
-_Event = msgspec.defstruct(
+_Event: Any = msgspec.defstruct(
     "_Event",
     [
         (

@@ -7,13 +7,16 @@ Here and in `convert_queues` is all code that knows both. What comes from the ne
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import cast
+from typing import Any
+
+from google.protobuf.message import Message
 
 from jobq.core import checks, event_records
-from jobq.core.call_options import ChildPolicy, RetryData, UniqueMode, UniqueSpec
+from jobq.core.call_options import RetryData, UniqueSpec
 from jobq.core.event_records import EventRecord
-from jobq.core.new_jobs import check_retry, check_spec
+from jobq.core.new_jobs import check_spec
 from jobq.core.records import Edge, Failure, JobKey, JobRecord, JobSpec, PutResult, QueueName
+from jobq.core.spec_checks import check_retry
 from jobq.core.unknown import sentence
 from jobq.rpc.v1 import common_pb2 as common
 from jobq.rpc.v1 import jobs_pb2 as pb
@@ -21,9 +24,7 @@ from jobq.rpc.v1 import jobs_pb2 as pb
 NO_ARGUMENTS = {"json": b"[[],{}]", "msgpack": b"\x92\x90\x80"}
 """The payload of a call without arguments, by codec."""
 
-_DEFAULT_RETRY = RetryData()
 _EVENT = tuple(field.name for field in event_records.FIELDS)
-
 
 # ── what clients send ─────────────────────────────────────────────────────────────────────────────
 
@@ -33,32 +34,17 @@ def job_spec(
 ) -> JobSpec:
     """The spec of a new job, checked. `make_id` makes its id if the message has none."""
     queue = QueueName(tenant, new.queue)
-    codec = new.codec or "json"
-    spec = check_spec(
-        JobSpec(
-            queue=queue,
-            id=new.id or make_id(),
-            name=new.name,
-            payload=new.payload or NO_ARGUMENTS.get(codec, b""),
-            codec=codec,
-            given_id=bool(new.id),
-            priority=new.priority,
-            lifo=new.lifo,
-            delay_ms=new.delay_ms,
-            at_ms=new.at_ms if new.HasField("at_ms") else None,
-            ttl_ms=new.ttl_ms if new.HasField("ttl_ms") else None,
-            result_ttl_ms=new.result_ttl_ms if new.HasField("result_ttl_ms") else None,
-            retry=_retry(new.retry) if new.HasField("retry") else None,
-            timeout_ms=new.timeout_ms if new.HasField("timeout_ms") else None,
-            max_stalls=new.max_stalls if new.HasField("max_stalls") else None,
-            key=new.key or None,
-            cost=new.cost or 1,
-            unique=_unique(new.unique) if new.HasField("unique") else None,
-            after=tuple(_edge(edge, queue) for edge in new.after) if new.after else (),
-            on_child_failure=cast(ChildPolicy, new.on_child_failure or "fail"),
-            meta=dict(new.meta) if new.meta else None,
-        )
-    )
+    fields = _given(new, _NEW_JOB)
+    if "after" in fields:
+        fields["after"] = tuple(_edge(edge, queue) for edge in new.after)
+    fields |= {
+        "queue": queue,
+        "name": new.name,
+        "id": new.id or make_id(),
+        "given_id": bool(new.id),
+    }
+    fields.setdefault("payload", NO_ARGUMENTS.get(new.codec or "json", b""))
+    spec = check_spec(JobSpec(**fields))
     checks.check_payload(spec.payload, max_payload, f"the arguments of {spec.name} take")
     return spec
 
@@ -69,23 +55,40 @@ def retry_data(retry: common.Retry) -> RetryData:
 
 
 def _retry(retry: common.Retry) -> RetryData:
-    default = _DEFAULT_RETRY
-    return RetryData(
-        max_retries=retry.max_retries,
-        base_ms=retry.base_ms if retry.HasField("base_ms") else default.base_ms,
-        factor=retry.factor if retry.HasField("factor") else default.factor,
-        cap_ms=retry.cap_ms if retry.HasField("cap_ms") else default.cap_ms,
-        jitter=retry.jitter,
-        delays_ms=tuple(retry.delays_ms) or None,
-    )
+    return RetryData(**{"max_retries": 0, **_given(retry, _RETRY)})
 
 
 def _unique(unique: common.Unique) -> UniqueSpec:
-    return UniqueSpec(
-        lock=unique.lock,
-        mode=cast(UniqueMode, unique.mode or "simple"),
-        ttl_ms=unique.ttl_ms if unique.HasField("ttl_ms") else None,
-    )
+    return UniqueSpec(**{"lock": "", **_given(unique, _UNIQUE)})
+
+
+def _given(message: Any, fields: Sequence[_Field]) -> dict[str, Any]:
+    """The fields that a message sets, as a spec has them. 0 and "" mean the default, unless the
+    field is `optional`."""
+    has, found = message.HasField, {}
+    for name, presence, read in fields:
+        if has(name) if presence else getattr(message, name):
+            value = getattr(message, name)
+            found[name] = value if read is None else read(value)
+    return found
+
+
+_Field = tuple[str, bool, Callable[[Any], Any] | None]
+_READ: dict[str, Callable[[Any], Any]] = {
+    "retry": _retry,
+    "unique": _unique,
+    "meta": dict,
+    "delays_ms": tuple,
+}
+"""Fields of messages that have another type in a spec."""
+
+
+def _fields(kind: type[Message]) -> list[_Field]:
+    # Not message.ListFields(): reading the names of its descriptors takes twice as long.
+    return [(each.name, each.has_presence, _READ.get(each.name)) for each in kind.DESCRIPTOR.fields]
+
+
+_NEW_JOB, _RETRY, _UNIQUE = map(_fields, (common.NewJob, common.Retry, common.Unique))
 
 
 def _edge(edge: common.Edge, queue: QueueName) -> Edge:
@@ -169,13 +172,12 @@ def _refs(jobs: Sequence[JobKey]) -> list[common.JobRef]:
 
 def event(record: EventRecord) -> pb.Event:
     """An event of a log."""
-    return pb.Event(
-        **{
-            name: text(value) if isinstance(value, str) else value
-            for name, value in zip(_EVENT, event_records.values(record), strict=True)
-            if value is not None
-        }
-    )
+    fields: dict[str, Any] = {
+        name: text(value) if isinstance(value, str) else value
+        for name, value in zip(_EVENT, event_records.values(record), strict=True)
+        if value is not None
+    }
+    return pb.Event(**fields)
 
 
 def text(value: str | None) -> str:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from typing import cast
+from typing import Any, cast
+
+from msgspec.structs import asdict
 
 from jobq.core import checks
-from jobq.core.checks import MAX_MS, check_choice, check_int
+from jobq.core.call_options import RetryData, UniqueSpec
+from jobq.core.checks import MAX_COUNT, MAX_MS, check_choice, check_int
 from jobq.core.meta import check_event_names
 from jobq.core.moments import moment
 from jobq.core.policies import Cron, Every
@@ -29,8 +32,6 @@ from jobq.rpc.convert import text
 from jobq.rpc.v1 import admin_pb2 as pb
 from jobq.rpc.v1 import common_pb2 as common
 
-MAX_NUMBER = 2**31 - 1
-"""Stores keep limits as signed 32-bit numbers."""
 MAX_PARTITIONS = 1024
 """As `Queue(partitions=…)` allows."""
 _MIN_REFILL = 1e-6
@@ -47,7 +48,7 @@ def queue_config(config: pb.QueueConfig, stored: QueueRecord | None) -> QueueCon
         if config.mode
         else None,
         limits=limits(config.limits) if config.HasField("limits") else None,
-        limits_version=check_int(config.limits_version, "limits_version", high=MAX_NUMBER) or 1,
+        limits_version=check_int(config.limits_version, "limits_version", high=MAX_COUNT) or 1,
         partitions=check_int(config.partitions, "partitions", high=MAX_PARTITIONS) or None,
         retention=_retention(config.retention) if config.HasField("retention") else None,
         dead_letters=checks.check_queue_name(config.dead_letters, "dead_letters")
@@ -64,7 +65,7 @@ def _defaults(config: pb.QueueConfig, stored: JobDefaults) -> JobDefaults | None
     if not (config.HasField("max_retries") or config.HasField("ttl_ms")):
         return None
     return JobDefaults(
-        max_retries=check_int(config.max_retries, "max_retries", high=MAX_NUMBER)
+        max_retries=check_int(config.max_retries, "max_retries", high=MAX_COUNT)
         if config.HasField("max_retries")
         else stored.max_retries,
         ttl_ms=check_int(config.ttl_ms, "ttl_ms", low=1, high=MAX_MS)
@@ -87,7 +88,7 @@ def limits(given: common.Limits) -> Limits:
 
 
 def _number(value: int, option: str) -> int:
-    return check_int(value, option, low=1, high=MAX_NUMBER)
+    return check_int(value, option, low=1, high=MAX_COUNT)
 
 
 def _rate(rate: common.Rate, option: str) -> RateData:
@@ -250,33 +251,31 @@ def schedule(record: ScheduleRecord) -> pb.ScheduleInfo:
 
 
 def _template(spec: JobSpec) -> common.NewJob:
-    return common.NewJob(
-        name=spec.name,
-        payload=spec.payload,
-        codec=spec.codec,
-        priority=spec.priority,
-        lifo=spec.lifo,
-        ttl_ms=spec.ttl_ms,
-        result_ttl_ms=spec.result_ttl_ms,
-        retry=None
-        if spec.retry is None
-        else common.Retry(
-            max_retries=spec.retry.max_retries,
-            base_ms=spec.retry.base_ms,
-            factor=spec.retry.factor,
-            cap_ms=spec.retry.cap_ms,
-            jitter=spec.retry.jitter,
-            delays_ms=spec.retry.delays_ms or (),
-        ),
-        timeout_ms=spec.timeout_ms,
-        max_stalls=spec.max_stalls,
-        key=spec.key or "",
-        cost=spec.cost,
-        unique=None
-        if spec.unique is None
-        else common.Unique(lock=spec.unique.lock, mode=spec.unique.mode, ttl_ms=spec.unique.ttl_ms),
-        meta=spec.meta or {},
-    )
+    """The job of a schedule, without what the schedule decides."""
+    return common.NewJob(**_given({name: _part(getattr(spec, name)) for name in _TEMPLATE}))
+
+
+_TEMPLATE = {field.name for field in common.NewJob.DESCRIPTOR.fields} - {
+    "queue",
+    "id",
+    "delay_ms",
+    "at_ms",
+    "after",
+    "on_child_failure",
+}
+
+
+def _given(values: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def _part(value: Any) -> Any:
+    """A value of a spec as a value of a message."""
+    if isinstance(value, RetryData):
+        return common.Retry(**_given(asdict(value)))
+    if isinstance(value, UniqueSpec):
+        return common.Unique(**_given(asdict(value)))
+    return value
 
 
 def worker(record: WorkerRecord) -> pb.Worker:

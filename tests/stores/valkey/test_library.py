@@ -113,7 +113,7 @@ def test_core_names_lua_functions_that_the_library_has() -> None:
 
 def test_every_option_that_is_written_is_read_back() -> None:
     written = {name for _, name, _, _ in job_bodies._OPTIONS}
-    assert written <= set(StoredOptions.__struct_fields__)
+    assert written <= set(StoredOptions.__struct_encode_fields__)
 
 
 async def test_the_library_comes_back_after_it_was_flushed(

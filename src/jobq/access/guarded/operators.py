@@ -32,7 +32,7 @@ from jobq.core.commands import (
 from jobq.core.cron import first_time
 from jobq.core.failures import MAX_ERRORS, bounded_failure
 from jobq.core.meta import check_event_names
-from jobq.core.new_jobs import MAX_ORIGIN, check_command, check_queue, check_schedule
+from jobq.core.new_jobs import check_command, check_queue, check_schedule
 from jobq.core.queues import (
     Fire,
     Limits,
@@ -45,6 +45,7 @@ from jobq.core.records import (
     JobRecord,
     QueueName,
 )
+from jobq.core.spec_checks import MAX_ORIGIN
 from jobq.core.waits import CHILD
 from jobq.errors import InvalidJob, QuotaExceeded
 from jobq.stores.base import OperatorStore, ScheduleStore

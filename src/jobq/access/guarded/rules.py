@@ -5,7 +5,8 @@ from __future__ import annotations
 import inspect
 import time
 from collections.abc import Callable, Coroutine, Iterable, Sequence
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from types import NoneType
+from typing import Any, Concatenate, ParamSpec, TypeVar, get_args, get_type_hints
 
 from jobq.access.principal import Principal, Scope
 from jobq.access.quotas import TenantRules
@@ -14,6 +15,7 @@ from jobq.access.table import DOORS
 from jobq.core.checks import as_actor
 from jobq.core.new_jobs import check_queue
 from jobq.core.records import Edge, Filter, QueueName
+from jobq.core.states import State
 from jobq.errors import AccessDenied, JobNotFound, Unauthenticated
 from jobq.stores.base import Store
 
@@ -24,6 +26,8 @@ ADMIN: frozenset[Scope] = frozenset({"admin"})
 READ: frozenset[Scope] = frozenset({"read"})
 MAX_LIMIT = 10_000
 """Records or steps that one call may ask for. More is cut: callers ask again for the rest."""
+_PLAIN = frozenset({str, int, bool, State, NoneType})
+"""Types of arguments that name nothing of a tenant."""
 _HOW_MANY = frozenset({"limit", "count", "minutes"})
 """Arguments that say how many records a call asks for."""
 
@@ -110,14 +114,23 @@ def passed(
     queue of the caller, a bounded number of records, and who an event names.
 
     `call` is the method of the contract, so the types are the contract's. `makes_queue`: the store
-    makes a queue that it does not know, so the quota of queues applies.
+    makes a queue that it does not know, so the quota of queues applies. TypeError if the arguments
+    may name anything else that belongs to a tenant.
     """
-    name, (_, about, *more) = call.__name__, inspect.signature(call).parameters
-    acts, how_many = "actor" in more, _HOW_MANY.intersection(more)
+    name, hints = call.__name__, get_type_hints(call)
+    about, *more = list(inspect.signature(call).parameters.values())[1:]
+    acts = any(each.name == "actor" for each in more)
+    how_many = {each.name for each in more if each.name in _HOW_MANY}
+    for each in more:
+        hidden = each.kind is not each.KEYWORD_ONLY and each.name in {*how_many, "actor"}
+        if hidden or not {*(get_args(hints[each.name]) or [hints[each.name]])} <= _PLAIN:
+            raise TypeError(f"{each.name} of {name} needs a rule: write a method that guards it")
+    if hints[about.name] not in (QueueName, Filter):
+        raise TypeError(f"{name} names no queue: write a method that guards it")
 
     async def guarded(self: Guard, /, *args: Any, **options: Any) -> Any:
         self.check(name)
-        named = args[0] if args else options[about]
+        named = args[0] if args else options[about.name]
         queue = named.queue if isinstance(named, Filter) else named
         self._own(queue)
         if makes_queue:

@@ -19,7 +19,9 @@ class Rate:
     def __init__(self, count: int, *, per: Seconds) -> None:
         set_fields(
             self,
-            count=checks.check_int(count, "Rate count", low=1, high=2**31 - 1, error=ConfigError),
+            count=checks.check_int(
+                count, "Rate count", low=1, high=checks.MAX_COUNT, error=ConfigError
+            ),
             per_ms=to_ms(per, "Rate per", positive=True, whole=True, error=ConfigError),
         )
 
@@ -50,7 +52,7 @@ class Bucket:
         set_fields(
             self,
             capacity=checks.check_int(
-                capacity, "Bucket capacity", low=1, high=2**31 - 1, error=ConfigError
+                capacity, "Bucket capacity", low=1, high=checks.MAX_COUNT, error=ConfigError
             ),
             refill=float(refill),
         )

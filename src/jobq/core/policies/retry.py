@@ -60,7 +60,7 @@ class Retry:
         choose = delays if callable(delays) else None
         set_fields(
             self,
-            max_retries=checks.check_int(max_retries, "max_retries", high=2**31 - 1),
+            max_retries=checks.check_int(max_retries, "max_retries", high=checks.MAX_COUNT),
             base_ms=base_ms,
             factor=checks.check_number(factor, "Retry factor", low=1),
             cap_ms=cap_ms,

@@ -115,7 +115,9 @@ def _range(
         "end_ms": end_ms,
         "times": None
         if times is None
-        else checks.check_int(times, f"{what} times", low=1, high=2**31 - 1, error=ConfigError),
+        else checks.check_int(
+            times, f"{what} times", low=1, high=checks.MAX_COUNT, error=ConfigError
+        ),
         "catch_up": checks.check_choice(
             catch_up, f"{what} catch_up", ("skip", "one", "all"), error=ConfigError
         ),

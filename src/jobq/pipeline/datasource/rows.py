@@ -16,22 +16,10 @@ import pyarrow as pa
 from jobq import Queue
 from jobq.api.task import Call, Task
 from jobq.core.checks import check_id, did_you_mean
+from jobq.core.options import BY_NAME
 from jobq.errors import ConfigError, InvalidJob
 
-OPTIONS = (
-    "priority",
-    "delay",
-    "at",
-    "key",
-    "ttl",
-    "result_ttl",
-    "timeout",
-    "retry",
-    "max_stalls",
-    "cost",
-    "lifo",
-    "meta",
-)
+OPTIONS = tuple(name for name, option in BY_NAME.items() if option.column)
 _COLUMNS = ("_id", "_task", *(f"_{name}" for name in OPTIONS))
 
 

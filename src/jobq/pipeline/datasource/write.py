@@ -19,9 +19,9 @@ Options:
                      reason in a column _why, and all other rows are enqueued
     report           a file for a summary, written by the driver
 
-Columns: _priority, _delay, _at, _key, _ttl, _result_ttl, _timeout, _retry, _max_stalls, _cost,
-_lifo and _meta (a map of strings) are options of the job, unless they are null. Any other name that
-begins with `_` is an error. Every other column is an argument of that name.
+Columns: `_priority` sets the option `priority` of the row's job unless it is null, and so on (the
+rows with `column` in core/options.py); `_meta` is a map of strings. Any other name that begins with
+`_` is an error. Every other column is an argument of that name.
 """
 
 from __future__ import annotations

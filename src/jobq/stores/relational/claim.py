@@ -33,9 +33,7 @@ def claim(tx: Tx, wanted: Claim, worker: str, call: str) -> tuple[list[Lease], l
     alone = False  # the claim has a job on its last chance, which is returned alone
     for name in wanted.queues:
         queue = tx.ensure_queue(name)
-        if queue.packed_settings is not None and not tx.readable(
-            queue, needed=len(wanted.queues) == 1
-        ):
+        if queue.has_settings and not tx.readable(queue, needed=len(wanted.queues) == 1):
             continue
         seen.append(queue)
         upkeep.queue_due(tx, queue, UPKEEP)
@@ -90,7 +88,7 @@ def _claim_from(
     tx: Tx, queue: QueueRow, room: int, lease_ms: int, worker: str, call: str, *, alone: bool
 ) -> list[Lease]:
     room = rates.room(tx, queue, room)
-    frail = queue.packed_settings is not None and queue.settings.frail > 0
+    frail = queue.settings.frail > 0
     if frail and room > 0 and queue.mode != "keyed":
         room = last_chances.room(tx, queue, room, alone=alone)
     if room <= 0:
@@ -100,7 +98,7 @@ def _claim_from(
     jobs: list[ClaimedJob]
     if queue.mode == "keyed":
         jobs = [*_claim_keyed(tx, queue, room, (mark, worker, now, expires), frail, alone)]
-    elif queue.packed_settings is not None and rates.by_cost(queue):
+    elif queue.has_settings and rates.by_cost(queue):
         chosen = (mark, worker, now, expires, tx.listed(rates.affordable(tx, queue, room)))
         jobs = read_all(tx.execute(tx.sql.hot["claim_these"], chosen).fetchall(), ClaimedJob)
     elif room <= tx.few:
@@ -212,7 +210,7 @@ def _record(tx: Tx, queue: QueueRow, jobs: list[ClaimedJob], worker: str, mark: 
 def _lease(
     tx: Tx, queue: QueueRow, job: ClaimedJob, token: str, started: int, expires: int
 ) -> Lease:
-    default = None if queue.packed_settings is None else queue.settings.defaults.max_retries
+    default = queue.settings.defaults.max_retries
     if not job.stalls and not job.flags & NOTED:
         return lease_of(queue.qname, job, token, started, expires, default_retries=default)
     noted = bool(job.flags & NOTED)
@@ -282,9 +280,11 @@ def lease_of(
         expires_ms=expires,
         key=job.key,
         saved=job.saved,
+        # begin scripts/options.py: lease
         retry=options.retry,
         timeout_ms=options.timeout_ms,
         meta=options.meta,
+        # end scripts/options.py
         cancel_asked=bool(job.flags & CANCEL),
         unknown_ms=None if options.put_off is None else options.put_off.since_ms,
         unfit_ms=None if options.deferred is None else options.deferred.unfit_ms or None,

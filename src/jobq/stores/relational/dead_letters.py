@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from jobq.core.dead_letters import letter_id, letter_key, origin, second_letter_id
+from jobq.core.options import LETTER
 from jobq.core.records import JobSpec, QueueName
 from jobq.stores.relational import put
 from jobq.stores.relational.options import unpack_options
@@ -29,17 +30,19 @@ def _copy(tx: Tx, queue: QueueRow, job: Job, number: int) -> None:
     if target == queue.name:
         return
     there = tx.ensure_queue(QueueName(queue.tenant, target))
+    options = unpack_options(job.options)
     copy = JobSpec(
         queue=there.qname,
         id=letter_id(queue.name, job.id, job.life),
         name=job.name,
         payload=job.payload,
-        codec=job.codec,
         given_id=True,
-        priority=job.priority,
         key=letter_key(there.mode, job.key, queue.name),
         origin=origin(queue.name, job.id),
-        meta=unpack_options(job.options).meta,
+        **{
+            each.field: getattr(job if each.packed is None else options, each.field)
+            for each in LETTER
+        },
     )
     # Not bounded: this work was accepted before, so a full queue must not refuse it.
     (result,) = put.put(tx, [copy], None, bounded=False)

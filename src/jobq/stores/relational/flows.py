@@ -73,7 +73,7 @@ def tie_to(
         )
         tx.execute(tx.sql.ties["add_edge"], (parent.pk, *gone))
         return None
-    policy = unpack_options(parent.options).policy
+    policy = unpack_options(parent.options).on_child_failure
     fatal = None
     done, result, failure = _stored_end(child, policy) if child.state in ENDED else (0, None, None)
     if done and verdicts.fails_parent(policy, STATES[child.state]):
@@ -102,7 +102,7 @@ def tie_to_gone(tx: Tx, parent: Job, edge: Edge, ordinal: int, qid: int) -> Chil
     """The same for a job that was deleted after its flow was checked: it counts as cancelled.
 
     Returns its end if that fails the parent."""
-    policy = unpack_options(parent.options).policy
+    policy = unpack_options(parent.options).on_child_failure
     row = rows.Edge(
         ordinal, qid, edge.job.id, int(edge.data), _NOT_COMPLETED, None, "json", None, None
     )
@@ -144,7 +144,7 @@ def tie_again(tx: Tx, parent: Job) -> ChildEnd | None:
 
     Returns the first end that fails the parent by its policy, if there is one.
     """
-    policy = unpack_options(parent.options).policy
+    policy = unpack_options(parent.options).on_child_failure
     fatal: ChildEnd | None = None
     for row in tx.execute(tx.sql.ties["edges_of"], (parent.pk,)).fetchall():
         edge = rows.Edge(*row)
@@ -332,9 +332,11 @@ def _hand_over(tx: Tx, edges: Sequence[tuple[int, int, int]], child: Job) -> Non
     others: dict[int, None] = {}  # each once: it may have two edges to the child
     for (pk, ordinal, data), (state, follows, packed) in zip(edges, found, strict=True):
         options = unpack_options(packed)
-        done, result, failure = _stored_end(child, options.policy)
+        done, result, failure = _stored_end(child, options.on_child_failure)
         ends.append((done, result if data else None, child.codec, failure, pk, ordinal))
-        if state == BLOCKED and verdicts.fails_parent(options.policy, STATES[child.state]):
+        if state == BLOCKED and verdicts.fails_parent(
+            options.on_child_failure, STATES[child.state]
+        ):
             fatal.append(pk)
         elif state == BLOCKED and not follows and options.signal is None:
             others[pk] = None

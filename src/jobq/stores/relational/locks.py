@@ -17,6 +17,7 @@ from jobq.core.locks import (
     releases,
     standing,
 )
+from jobq.core.options import KEPT
 from jobq.core.outcomes import due_ms
 from jobq.core.records import JobSpec, QueueName, UniqueSpec
 from jobq.core.states import Kind, QueueKind, State
@@ -170,18 +171,12 @@ def pass_on(tx: Tx, follower: Job) -> None:
 def replace(tx: Tx, job: Job, spec: JobSpec) -> None:
     """Give a job that has never started the data and options of a new one.
 
-    core.locks.KEPT_WHEN_REPLACED lists what stays. With debounce the job's wait begins again.
+    core.options.KEPT lists what stays. With debounce the job's wait begins again.
     """
     tx.lock_as_read(job)
     old = unpack_options(job.options)
-    options = msgspec.structs.replace(
-        options_of(spec),
-        lock=old.lock,
-        policy=old.policy,
-        schedule=old.schedule,
-        origin=old.origin,
-        put_off=old.put_off,
-    )
+    kept = {each.field: getattr(old, each.field) for each in KEPT if each.packed is not None}
+    options = msgspec.structs.replace(options_of(spec), lock=old.lock, put_off=old.put_off, **kept)
     job.payload, job.codec, job.options = spec.payload, spec.codec, pack_options(options)
     job.flags = job.flags & ~TTL | (TTL if options.result_ttl_ms is not None else 0)
     debounced = options.lock_mode == "debounce"

@@ -23,7 +23,7 @@ from jobq.stores.relational.codes import (
     WATCHED,
 )
 from jobq.stores.relational.mailbox import Address
-from jobq.stores.relational.options import event_meta, options_of, pack_options
+from jobq.stores.relational.options import event_meta, has_defaults, options_of, pack_options
 from jobq.stores.relational.rows import Job, NewJob, QueueRow
 from jobq.stores.relational.tx import Tx
 
@@ -53,7 +53,7 @@ def new_job(
         flags |= WATCHED
     at_ms = due if state == DELAYED else None
     options = None
-    if not _has_defaults(spec):
+    if not has_defaults(spec):
         options = pack_options(options_of(spec))
         flags |= (TTL if spec.result_ttl_ms is not None else 0) | (
             SCHEDULED if spec.schedule is not None else 0
@@ -123,22 +123,3 @@ def watch_ends(tx: Tx, qid: int, ids: list[str], watch: Watch) -> None:
     """Notify the handle that put these new jobs when they end."""
     if ids:
         signals.watch(tx, qid, ids, watch.address)
-
-
-def _has_defaults(spec: JobSpec) -> bool:
-    return (
-        spec.delay_ms == 0
-        and spec.at_ms is None
-        and spec.unique is None
-        and spec.ttl_ms is None
-        and spec.result_ttl_ms is None
-        and spec.retry is None
-        and spec.timeout_ms is None
-        and spec.max_stalls is None
-        and spec.cost == 1
-        and not spec.lifo
-        and spec.schedule is None
-        and spec.origin is None
-        and spec.on_child_failure == "fail"
-        and spec.meta is None
-    )

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from typing import TypedDict, Unpack
+
 import msgspec
 
 from jobq.core import meta
-from jobq.core.call_options import NO_OPTIONS, CallOptions
+from jobq.core.call_options import NO_OPTIONS, CallOptions, call_options
 from jobq.core.records import (
     ChildPolicy,
     Deferred,
@@ -19,9 +21,27 @@ from jobq.core.unknown import PutOff
 from jobq.core.verdicts import unreadable
 
 
-class StoredOptions(msgspec.Struct, array_like=True, omit_defaults=True, kw_only=True):
-    """The options of a job that are seldom set. A job with defaults only stores NULL."""
+class Marks(TypedDict, total=False):
+    """What the store itself remembers of a job in the same column, beside its options."""
 
+    signal: str | None  # the signal that the blocked job waits for
+    seen: int  # signals of that name that its handler has received
+    actor: str | None  # who asked to cancel it while it was active
+    put_off: PutOff | None  # set if workers that claimed the job have deferred it
+    deferred: Deferred | None  # how they did last; None: its arguments are new since
+
+
+MARKS_AT = {"signal": 15, "seen": 16, "actor": 17, "put_off": 19, "deferred": 20}
+"""The places of marks in the array. The others are in core/options.py (`packed`)."""
+
+
+class StoredOptions(msgspec.Struct, array_like=True, kw_only=True):
+    """The column `options`: the options of a job that are seldom set, and its marks.
+
+    A job with defaults only stores NULL.
+    """
+
+    # begin scripts/options.py: packed
     lifo: bool = False
     delay_ms: int = 0
     at_ms: int | None = None
@@ -34,15 +54,23 @@ class StoredOptions(msgspec.Struct, array_like=True, omit_defaults=True, kw_only
     lock: str | None = None
     lock_mode: UniqueMode | None = None
     lock_ttl_ms: int | None = None
-    policy: ChildPolicy = "fail"
+    on_child_failure: ChildPolicy = "fail"
     schedule: str | None = None
     origin: str | None = None
-    signal: str | None = None  # the signal that the blocked job waits for
-    seen: int = 0  # signals of that name that its handler has received
-    actor: str | None = None  # who asked to cancel it while it was active
+    signal: str | None = None
+    seen: int = 0
+    actor: str | None = None
     meta: dict[str, str] | None = None
-    put_off: PutOff | None = None  # set if workers that claimed the job have deferred it
-    deferred: Deferred | None = None  # how they did last; None: its arguments are new since
+    put_off: PutOff | None = None
+    deferred: Deferred | None = None
+    # end scripts/options.py
+
+    @property
+    def unique(self) -> UniqueSpec | None:
+        """The unique lock, which is stored in three parts."""
+        if self.lock is None:
+            return None
+        return UniqueSpec(lock=self.lock, mode=self.lock_mode or "simple", ttl_ms=self.lock_ttl_ms)
 
 
 DEFAULT = StoredOptions()
@@ -53,10 +81,39 @@ _decode_options = msgspec.msgpack.Decoder(StoredOptions).decode
 _decode_failure = msgspec.msgpack.Decoder(Failure).decode
 
 
+def has_defaults(spec: JobSpec) -> bool:
+    """Whether the column of a new job is NULL.
+
+    Written out, as in `core.new_jobs.has_no_options`: this runs for every job.
+    """
+    return (
+        # begin scripts/options.py: is_null
+        spec.lifo is False
+        and spec.delay_ms is _ZERO
+        and spec.at_ms is None
+        and spec.ttl_ms is None
+        and spec.result_ttl_ms is None
+        and spec.retry is None
+        and spec.timeout_ms is None
+        and spec.max_stalls is None
+        and spec.cost is _ONE
+        and spec.unique is None
+        and spec.schedule is None
+        and spec.origin is None
+        and spec.meta is None
+        and spec.on_child_failure == "fail"
+        # end scripts/options.py
+    )
+
+
+_ZERO, _ONE = 0, 1
+
+
 def options_of(spec: JobSpec) -> StoredOptions:
     """The options of a spec as they are stored."""
     unique = spec.unique
     return StoredOptions(
+        # begin scripts/options.py: pack
         lifo=spec.lifo,
         delay_ms=spec.delay_ms,
         at_ms=spec.at_ms,
@@ -66,39 +123,14 @@ def options_of(spec: JobSpec) -> StoredOptions:
         timeout_ms=spec.timeout_ms,
         max_stalls=spec.max_stalls,
         cost=spec.cost,
-        lock=unique.lock if unique else None,
-        lock_mode=unique.mode if unique else None,
-        lock_ttl_ms=unique.ttl_ms if unique else None,
-        policy=spec.on_child_failure,
+        on_child_failure=spec.on_child_failure,
         schedule=spec.schedule,
         origin=spec.origin,
         meta=spec.meta,
-    )
-
-
-def call_options(options: StoredOptions) -> CallOptions:
-    """The options as readers see them."""
-    if options is DEFAULT:
-        return NO_OPTIONS
-    unique = (
-        None
-        if options.lock is None
-        else UniqueSpec(
-            lock=options.lock, mode=options.lock_mode or "simple", ttl_ms=options.lock_ttl_ms
-        )
-    )
-    return CallOptions(
-        lifo=options.lifo,
-        delay_ms=options.delay_ms,
-        at_ms=options.at_ms,
-        ttl_ms=options.ttl_ms,
-        result_ttl_ms=options.result_ttl_ms,
-        retry=options.retry,
-        timeout_ms=options.timeout_ms,
-        max_stalls=options.max_stalls,
-        cost=options.cost,
-        unique=unique,
-        on_child_failure=options.policy,
+        # end scripts/options.py
+        lock=unique.lock if unique else None,
+        lock_mode=unique.mode if unique else None,
+        lock_ttl_ms=unique.ttl_ms if unique else None,
     )
 
 
@@ -115,6 +147,16 @@ def unpack_options(data: bytes | None) -> StoredOptions:
         return _decode_options(data)
     except (msgspec.MsgspecError, TypeError):
         return BROKEN
+
+
+def marked(data: bytes | None, **marks: Unpack[Marks]) -> bytes | None:
+    """The column with other marks."""
+    return pack_options(msgspec.structs.replace(unpack_options(data), **marks))
+
+
+def given_options(options: StoredOptions) -> CallOptions:
+    """The options as readers see them."""
+    return NO_OPTIONS if options is DEFAULT else call_options(options)
 
 
 def event_meta(packed: bytes | None, names: tuple[str, ...]) -> dict[str, str] | None:

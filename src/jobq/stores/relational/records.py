@@ -8,7 +8,7 @@ from jobq.core.records import JobRecord, QueueName
 from jobq.core.verdicts import legible
 from jobq.stores.relational import keys, settings
 from jobq.stores.relational.codes import CANCEL, GIVEN
-from jobq.stores.relational.options import BROKEN, call_options, unpack_failure, unpack_options
+from jobq.stores.relational.options import BROKEN, given_options, unpack_failure, unpack_options
 from jobq.stores.relational.rows import DamagedJob, Job, QueueRow
 from jobq.stores.relational.tx import Tx
 
@@ -43,7 +43,7 @@ def record(job: Job, queue: QueueName) -> JobRecord:
         schedule=options.schedule,
         origin=options.origin,
         meta=options.meta,
-        options=call_options(options),
+        options=given_options(options),
         given_id=bool(job.flags & GIVEN),
         deferred=options.deferred,
     )

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import msgspec
-
 from jobq.core import outcomes, unknown
 from jobq.core.records import Defer
 from jobq.core.unknown import PutOff
 from jobq.stores.relational import holds, waiting
-from jobq.stores.relational.options import pack_options, unpack_options
+from jobq.stores.relational.options import marked, unpack_options
 from jobq.stores.relational.rows import Job, QueueRow
 from jobq.stores.relational.tx import Tx
 
@@ -16,14 +14,12 @@ from jobq.stores.relational.tx import Tx
 def defer(tx: Tx, queue: QueueRow, job: Job, outcome: Defer) -> None:
     """Postpone the job; in a keyed queue, hold its key."""
     reason, options = outcome.reason, unpack_options(job.options)
-    job.options = pack_options(
-        msgspec.structs.replace(
-            options,
-            put_off=(options.put_off or PutOff()).again(reason, now_ms=tx.now, due_ms=job.due_ms),
-            deferred=unknown.deferred(
-                options.deferred, reason, outcome.text, attempt=job.attempt, now_ms=tx.now
-            ),
-        )
+    job.options = marked(
+        job.options,
+        put_off=(options.put_off or PutOff()).again(reason, now_ms=tx.now, due_ms=job.due_ms),
+        deferred=unknown.deferred(
+            options.deferred, reason, outcome.text, attempt=job.attempt, now_ms=tx.now
+        ),
     )
     if job.starts == 0:
         job.started_ms = None
@@ -38,15 +34,12 @@ def defer(tx: Tx, queue: QueueRow, job: Job, outcome: Defer) -> None:
 
 def new_arguments(job: Job) -> None:
     """Forget that the former arguments of a job did not fit."""
-    options = unpack_options(job.options)
-    if options.deferred is not None:
-        job.options = pack_options(msgspec.structs.replace(options, deferred=None))
+    if unpack_options(job.options).deferred is not None:
+        job.options = marked(job.options, deferred=None)
 
 
 def due_again(job: Job) -> None:
     """Let the ttl of a job that was rescheduled count from its new time."""
-    options = unpack_options(job.options)
-    if options.put_off is not None:
-        job.options = pack_options(
-            msgspec.structs.replace(options, put_off=options.put_off._replace(due_ms=0))
-        )
+    put_off = unpack_options(job.options).put_off
+    if put_off is not None:
+        job.options = marked(job.options, put_off=put_off._replace(due_ms=0))

@@ -12,6 +12,7 @@ from jobq.core import clock, defaults, limits, locks, verdicts
 from jobq.core.commands import APPLIES
 from jobq.core.event_log import KIND_CODES, STATE_CODES
 from jobq.core.failures import MAX_ERRORS, MAX_MESSAGE
+from jobq.core.options import KEPT, LETTER
 from jobq.core.outcomes import EFFECTS
 from jobq.core.records import MAX_AFTER, MAX_ID_LENGTH
 from jobq.core.stalls import DEFAULT_MAX_STALLS
@@ -73,7 +74,8 @@ def constants() -> str:
         "CLOCK": {"jitter_ms": clock.JITTER_MS, "full_speed_ms": clock.FULL_SPEED_MS},
         "WORDS": _WORDS,
         "ON_HELD_LOCK": locks.ON_HELD_LOCK,
-        "KEPT_WHEN_REPLACED": locks.KEPT_WHEN_REPLACED,
+        "KEPT_WHEN_REPLACED": tuple(each.recorded for each in KEPT),
+        "LETTER": tuple(each.recorded for each in LETTER),
         "EFFECTS": _EFFECTS,
         "APPLIES": _APPLIES,
     }

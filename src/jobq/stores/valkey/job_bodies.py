@@ -10,6 +10,7 @@ from typing import Any
 from msgspec.structs import astuple
 
 from jobq.core.new_jobs import Checked
+from jobq.core.options import FIELDS
 from jobq.core.records import JobSpec, PutResult, QueueName
 from jobq.core.states import State
 from jobq.stores.valkey.lua_names import numbers
@@ -17,7 +18,7 @@ from jobq.stores.valkey.packing import encode
 
 _FLAGS = numbers("FLAG")
 _GIVEN_ID, _MORE = _FLAGS["given_id"], _FLAGS["more"]
-_AT_PUT, _AT_START, _AT_END = _FLAGS["at_put"], _FLAGS["at_start"], _FLAGS["at_end"]
+_AT_PUT, _AT_END = _FLAGS["at_put"], _FLAGS["at_end"]
 _NONE = numbers("PACK")["none_byte"].to_bytes()
 _short = Struct(">BB").pack  # flags, length of name and key
 _long = Struct(">BxHH").pack  # flags, and both lengths
@@ -128,21 +129,13 @@ def _head(name: str) -> bytes | None:
     return _heads[name]
 
 
-_OPTIONS: tuple[tuple[str, str, object, int], ...] = (
-    ("codec", "codec", "json", 0),
-    ("retry", "retry", None, 0),
-    ("timeout_ms", "timeout", None, 0),
-    ("max_stalls", "max_stalls", None, 0),
-    ("on_child_failure", "policy", "fail", 0),
-    ("origin", "origin", None, 0),
-    ("meta", "meta", None, 0),
-    ("priority", "priority", 0, _AT_PUT),
-    ("lifo", "lifo", False, _AT_PUT),
-    ("ttl_ms", "ttl", None, _AT_PUT | _AT_START),
-    ("cost", "cost", 1, _AT_START),
-    ("result_ttl_ms", "result_ttl", None, _AT_END),
-    ("schedule", "schedule", None, _AT_END),
-)
+_ORDER: list[tuple[str, ...]] = [(), ("put",), ("start",), ("end",)]
+"""The order of the options in a record: by the first time that the server looks at them."""
+_OPTIONS = [
+    (each.field, each.recorded, each.default, sum(_FLAGS[f"at_{when}"] for when in each.when))
+    for each in sorted(FIELDS, key=lambda option: _ORDER.index(option.when[:1]))
+    if each.recorded is not None
+]
 """Field of a spec, its name in the record, its default, and when the server must look at it."""
 
 

@@ -82,9 +82,11 @@ def _first_run(
         started_ms=started,
         expires_ms=expires,
         key=key,
+        # begin scripts/options.py: lease
         retry=options.retry,
-        timeout_ms=options.timeout,
+        timeout_ms=options.timeout_ms,
         meta=options.meta,
+        # end scripts/options.py
         due_ms=due or created,
         default_retries=default_retries,
     )
@@ -115,8 +117,11 @@ def _lease(
         started_ms=run.started,
         expires_ms=expires,
         key=key,
+        # begin scripts/options.py: lease
         retry=options.retry,
-        timeout_ms=options.timeout,
+        timeout_ms=options.timeout_ms,
+        meta=options.meta,
+        # end scripts/options.py
         saved=more.saved,
         cancel_asked=run.flags & _CANCEL > 0,
         last_chance=run.flags & _LAST_CHANCE > 0,
@@ -125,7 +130,6 @@ def _lease(
         inputs=more.inputs,
         signals=more.signals,
         steps=more.steps,
-        meta=options.meta,
         due_ms=run.due or due or created,
         default_retries=default_retries,
     )

@@ -7,8 +7,9 @@ from struct import Struct
 from typing import NamedTuple
 
 import msgspec
+from msgspec import field
 
-from jobq.core.call_options import NO_OPTIONS, CallOptions
+from jobq.core.call_options import NO_OPTIONS, CallOptions, call_options
 from jobq.core.records import ChildPolicy, RetryData, UniqueMode, UniqueSpec
 from jobq.stores.valkey.lua_names import numbers
 
@@ -37,45 +38,37 @@ BROKEN = (msgspec.MsgspecError, struct.error, ValueError, TypeError, IndexError)
 class StoredOptions(msgspec.Struct, frozen=True, kw_only=True):
     """The options in a record. `job_bodies._options` writes them."""
 
+    # begin scripts/options.py: recorded
     codec: str = "json"
-    retry: RetryData | None = None
-    timeout: int | None = None
     priority: int = 0
+    lifo: bool = False
+    delay_ms: int = field(name="delay", default=0)
+    at_ms: int | None = field(name="at", default=None)
+    ttl_ms: int | None = field(name="ttl", default=None)
+    result_ttl_ms: int | None = field(name="result_ttl", default=None)
+    retry: RetryData | None = None
+    timeout_ms: int | None = field(name="timeout", default=None)
+    max_stalls: int | None = None
+    cost: int = 1
+    on_child_failure: ChildPolicy = field(name="policy", default="fail")
     schedule: str | None = None
     origin: str | None = None
     meta: dict[str, str] | None = None
-    lifo: bool = False
-    delay: int = 0
-    at: int | None = None
-    ttl: int | None = None
-    result_ttl: int | None = None
-    max_stalls: int | None = None
-    cost: int = 1
+    # end scripts/options.py
     lock: str | None = None
     lock_mode: UniqueMode = "simple"
-    lock_ttl: int | None = None
-    policy: ChildPolicy = "fail"
+    lock_ttl_ms: int | None = field(name="lock_ttl", default=None)
+
+    @property
+    def unique(self) -> UniqueSpec | None:
+        """The unique lock, which is stored in three parts."""
+        if self.lock is None:
+            return None
+        return UniqueSpec(lock=self.lock, mode=self.lock_mode, ttl_ms=self.lock_ttl_ms)
 
     def as_call_options(self) -> CallOptions:
         """The same as callers gave them."""
-        if self is DEFAULTS:
-            return NO_OPTIONS
-        unique = None
-        if self.lock is not None:
-            unique = UniqueSpec(lock=self.lock, mode=self.lock_mode, ttl_ms=self.lock_ttl)
-        return CallOptions(
-            lifo=self.lifo,
-            delay_ms=self.delay,
-            at_ms=self.at,
-            ttl_ms=self.ttl,
-            result_ttl_ms=self.result_ttl,
-            retry=self.retry,
-            timeout_ms=self.timeout,
-            max_stalls=self.max_stalls,
-            cost=self.cost,
-            unique=unique,
-            on_child_failure=self.policy,
-        )
+        return NO_OPTIONS if self is DEFAULTS else call_options(self)
 
 
 DEFAULTS = StoredOptions()

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 from jobq.core.commands import APPLIES
 from jobq.core.locks import never_started
+from jobq.core.options import APPLIED, Option
 from jobq.core.records import JobKey, JobRecord, QueueName
 from jobq.core.steps import readable
 from jobq.errors import AccessDenied, InvalidJob, JobNotFound
@@ -191,23 +192,25 @@ def _refs(keys: tuple[JobKey, ...]) -> tuple[Ref, ...]:
 
 
 def _options(record: JobRecord) -> dict[str, str]:
-    given = record.options
-    found: dict[str, object] = {
-        "cost": given.cost if given.cost != 1 else None,
-        "ttl": _seconds(given.ttl_ms),
-        "result_ttl": _seconds(given.result_ttl_ms),
-        "timeout": _seconds(given.timeout_ms),
-        "max_stalls": given.max_stalls,
-        "max_retries": None if given.retry is None else given.retry.max_retries,
-        "unique": None if given.unique is None else f"{given.unique.mode} {given.unique.lock}",
-        "lifo": "yes" if given.lifo else None,
-        "on_child_failure": given.on_child_failure if given.on_child_failure != "fail" else None,
+    return {
+        "max_retries" if option.kind == "retry" else option.name: _in_words(option, value)
+        for option in APPLIED
+        if option.label and (value := option.of(record)) != option.default
     }
-    return {name: str(value) for name, value in found.items() if value is not None}
 
 
-def _seconds(ms: int | None) -> str | None:
-    return None if ms is None else f"{ms / 1000:g} s"
+def _in_words(option: Option, value: Any) -> str:
+    match option.kind:
+        case "span":
+            return f"{value / 1000:g} s"
+        case "flag":
+            return "yes"
+        case "retry":
+            return str(value.max_retries)
+        case "unique":
+            return f"{value.mode} {value.lock}"
+        case _:
+            return str(value)
 
 
 async def download(view: View, tenant: str, queue: str, id: str, part: Part) -> bytes:

@@ -27,10 +27,9 @@ function J.MAIL.letter(cx, m)
   local mode = J.meta(cx).mode or (m.key and "keyed" or "plain")
   local key = mode == "keyed" and (m.key or m.from) or nil
   local nk = J.pstr(m.name) .. J.pmaybe(key)
-  local opts = mpack({
-    origin = m.origin, codec = m.codec, priority = m.priority, meta = m.meta, letter = m.number,
-  })
-  local body = J.compose(0, FLAG.given_id, 0, 0, nk, opts, m.payload):sub(RECORD.body_at)
+  local opts = { origin = m.origin, letter = m.number }
+  for _, name in ipairs(J.LETTER) do opts[name] = m[name] end
+  local body = J.compose(0, FLAG.given_id, 0, 0, nk, mpack(opts), m.payload):sub(RECORD.body_at)
   J.fix_mode(cx, body)
   local answer = J.put_one(cx, 1, m.id, body)
   if not answer[5] then
@@ -54,10 +53,11 @@ function J.forward(cx, job, opts, number)
     or target == call("HGET", cx.prefix .. KEY.settings, SETTING.base) then return end
   local name, key = J.name_key(job)
   local origin = from .. "/" .. job.id
-  J.post(cx, target, {
+  local m = {
     type = "letter", id = J.tail(origin .. "/" .. job.life, J.DEFAULT.id_length), name = name,
-    key = key, from = from, origin = origin, codec = opts.codec, priority = opts.priority,
-    meta = opts.meta, payload = J.payload(job), kept = J.kept_failure(cx, job.id),
-    life = job.life, number = number,
-  })
+    key = key, from = from, origin = origin, payload = J.payload(job),
+    kept = J.kept_failure(cx, job.id), life = job.life, number = number,
+  }
+  for _, option in ipairs(J.LETTER) do m[option] = opts[option] end
+  J.post(cx, target, m)
 end

@@ -79,8 +79,8 @@ function J.resolve_lock(cx, opts, body)
 end
 
 -- Give a job that has never started the payload and options of a new one, except those it keeps
--- (core/locks.py: KEPT_WHEN_REPLACED). With debounce its wait begins again. Callers that wait for
--- the job's end are still notified.
+-- (KEPT in core/options.py). With debounce its wait begins again. Callers that wait for the job's
+-- end are still notified.
 function J.replace(cx, job, opts, body)
   local flags, nn, no, at = J.head(body, 1)
   local old, changed = J.options(job), {}
