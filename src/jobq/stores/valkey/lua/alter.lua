@@ -64,8 +64,7 @@ function J.forget_life(cx, job)
   J.variadic("HDEL", x, gone)
 end
 
--- Whether a command applies to a job in its state and life. Copies core/commands.py: applies, with
--- its table.
+-- Whether a command applies to a job in its state and life. Copies core/commands.py: applies.
 local STATE_NAMES = {}
 for name, code in pairs(STATE) do STATE_NAMES[code] = name end
 local function applies(cx, c, job)
