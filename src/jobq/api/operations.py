@@ -51,7 +51,6 @@ class OperatorMethods(QueueMethods):
         if left == 0:
             return
         checks.check_bool(oldest_first, "oldest_first")
-        size = _PAGE if left is None or wanted.compared_here else min(_PAGE, left)
         matching = Matching(
             await self._context.store(),
             self.qname,
@@ -59,13 +58,8 @@ class OperatorMethods(QueueMethods):
             oldest_first=oldest_first,
             parameters=self._context.parameters_of,
         )
-        async for records in matching.pages(size):
-            for record in records if left is None else records[:left]:
-                yield self._context.job_info(record)
-            if left is not None:
-                left -= len(records)
-                if left <= 0:
-                    return
+        async for record in matching.records(left, _PAGE):
+            yield self._context.job_info(record)
 
     def select(self, *states: State | str, **criteria: Unpack[JobCriteria]) -> Selection:
         """Jobs in these states that match, to change them in bulk:

@@ -132,6 +132,18 @@ class Matching:
             matched, place = await self.page(place, size)
             yield matched
 
+    async def records(self, limit: int | None, size: int = PAGE) -> AsyncIterator[JobRecord]:
+        """The first `limit` jobs that match, or all, read `size` at a time."""
+        if limit is not None and not self.wanted.compared_here:
+            size = min(size, max(1, limit))
+        found = 0
+        async for records in self.pages(size):
+            for record in records[: None if limit is None else limit - found]:
+                yield record
+            found += len(records)
+            if limit is not None and found >= limit:
+                return
+
     @property
     def _states(self) -> Sequence[State | None]:
         return self.wanted.states or (None,)
@@ -142,17 +154,6 @@ class Matching:
         verdict = self.wanted.verdict(record, parameters)
         self.unreadable += verdict == "unreadable"
         return verdict == "match"
-
-
-async def first(matching: Matching, limit: int) -> list[JobRecord]:
-    """The first `limit` jobs that match."""
-    found: list[JobRecord] = []
-    size = PAGE if matching.wanted.compared_here else min(PAGE, limit)
-    async for records in matching.pages(size):
-        found += records[: limit - len(found)]
-        if len(found) == limit:
-            break
-    return found
 
 
 async def of_queues(
@@ -166,7 +167,7 @@ async def of_queues(
     """The first `limit` jobs of each queue that match."""
     for queue in names:
         matching = Matching(store, queue, wanted, oldest_first=oldest_first)
-        yield queue, await first(matching, limit)
+        yield queue, [record async for record in matching.records(limit)]
 
 
 class Listed(NamedTuple):

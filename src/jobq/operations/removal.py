@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 
 from jobq.core import checks
 from jobq.core.checks import Seconds
@@ -59,18 +60,14 @@ class Purge:
         """Remove the jobs and return how many were removed."""
         found = self._states
         if self._name is None:
-            pending = [state for state in PENDING if state in self._states]
-            if pending in ([State.WAITING], list(PENDING)):
-                await self._repeat(
-                    lambda limit: store.purge_pending(
-                        self._queue, delayed=len(pending) > 1, limit=limit, actor=self._actor
-                    )
-                )
-                pending = []
+            found = [state for state in PENDING if state in self._states]
+            if found in ([State.WAITING], list(PENDING)):
+                delayed, found = len(found) > 1, []
+                await self._repeat(partial(store.purge_pending, self._queue, delayed=delayed))
             for state in self._states:
                 if state in ENDED:
-                    await self._purge_ended(store, state)
-            found = pending
+                    old = partial(store.purge_ended, older_than_ms=self._older_than_ms)
+                    await self._repeat(partial(old, self._queue, state))
         for state in found:
             await self._remove_found(store, state, now_ms)
         return self._removed
@@ -79,21 +76,10 @@ class Purge:
         """How many jobs the next call may remove; 0 if `max_jobs` is reached."""
         return CHUNK if self._max_jobs is None else min(CHUNK, self._max_jobs - self._removed)
 
-    async def _purge_ended(self, store: Store, state: State) -> None:
-        await self._repeat(
-            lambda limit: store.purge_ended(
-                self._queue,
-                state,
-                older_than_ms=self._older_than_ms,
-                limit=limit,
-                actor=self._actor,
-            )
-        )
-
-    async def _repeat(self, step: Callable[[int], Awaitable[int]]) -> None:
+    async def _repeat(self, step: Callable[..., Awaitable[int]]) -> None:
         """Call the store until it has no more of these jobs."""
         while room := self._room():
-            removed = await step(room)
+            removed = await step(limit=room, actor=self._actor)
             self._count(removed)
             if removed < room:
                 return
@@ -105,11 +91,7 @@ class Purge:
         ended_by = now_ms - self._older_than_ms
         wanted = Filter(queue=self._queue, state=state, name=self._name, oldest_first=True)
         async for records in pages(store, wanted, CHUNK):
-            old = [
-                each
-                for each in records
-                if not self._older_than_ms or (each.finished_ms or 0) <= ended_by
-            ]
+            old = [each for each in records if not each.finished_ms or each.finished_ms <= ended_by]
             self._count(await change(store, "remove", old[: self._room()], self._actor))
             if not self._room():
                 return
