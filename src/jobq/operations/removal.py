@@ -91,8 +91,9 @@ class Purge:
         ended_by = now_ms - self._older_than_ms
         wanted = Filter(queue=self._queue, state=state, name=self._name, oldest_first=True)
         async for records in pages(store, wanted, CHUNK):
-            old = [each for each in records if not each.finished_ms or each.finished_ms <= ended_by]
-            self._count(await change(store, "remove", old[: self._room()], self._actor))
+            if self._older_than_ms:
+                records = tuple(each for each in records if (each.finished_ms or 0) <= ended_by)
+            self._count(await change(store, "remove", records[: self._room()], self._actor))
             if not self._room():
                 return
 

@@ -12,6 +12,7 @@ from jobq.core.copies import Obstacle
 from jobq.core.records import Filter, JobKey, JobRecord, JobSpec, PutResult, QueueName
 from jobq.core.states import State
 from jobq.errors import InvalidJob
+from jobq.operations.listing import pages
 from jobq.operations.store_copy.side import Side
 from jobq.operations.store_copy.spool import Found, Spool
 from jobq.stores.base import Clock
@@ -132,16 +133,12 @@ class JobMoves:
         return obstacle is None
 
     async def _pages(self, state: State) -> AsyncIterator[tuple[JobRecord, ...]]:
-        cursor: str | None = None
-        while True:
+        await self._alive()
+        async for records in pages(
+            self._source.store, Filter(queue=self._queue, state=state), BATCH
+        ):
+            yield records
             await self._alive()
-            page = await self._source.store.find(
-                Filter(queue=self._queue, state=state), cursor=cursor, limit=BATCH
-            )
-            if page.records:
-                yield page.records
-            if (cursor := page.cursor) is None:
-                return
 
     async def _move(self, found: Sequence[Found]) -> None:
         """Hold the jobs in the source, put them into the target, and remove them."""

@@ -12,9 +12,11 @@ from jobq.core import copies
 from jobq.core.records import QueueName, Topic
 from jobq.core.states import State
 from jobq.errors import ConfigError
+from jobq.operations.listing import find_queue
+from jobq.operations.schedules import of_queues
 from jobq.operations.store_copy.job_moves import JobMoves
-from jobq.operations.store_copy.queue_settings import HOLD_MS, copy_settings, queue_record
-from jobq.operations.store_copy.schedule_moves import MAX_SCHEDULES, move_schedules
+from jobq.operations.store_copy.queue_settings import HOLD_MS, copy_settings
+from jobq.operations.store_copy.schedule_moves import move_schedules
 from jobq.operations.store_copy.side import Side
 from jobq.stores.base import Clock
 
@@ -57,7 +59,7 @@ async def preview(source: Side, queue: QueueName) -> Report:
     Every blocked job stays. Of the others, some may turn out to belong to a flow.
     """
     counts = await source.store.count(queue)
-    listed = await source.store.list_schedules(queue, limit=MAX_SCHEDULES)
+    listed = await of_queues(source.store, [queue])
     blocked = counts.get(State.BLOCKED, 0)
     return Report(
         queue=queue.queue,
@@ -99,7 +101,7 @@ class QueueCopy:
         ConfigError, before any job moves, if the target has the queue with other settings, if both
         are the same store, or if jobs are still active when the wait is over.
         """
-        record = await queue_record(self._source, self._queue)
+        record = await find_queue(self._source.store, self._queue)
         if record is None:
             raise ConfigError(f"no queue {self._queue.queue!r} in {self._source.store.url}")
         await copy_settings(self._source, self._target, record, clock=self._clock)

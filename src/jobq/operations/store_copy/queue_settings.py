@@ -15,12 +15,6 @@ HOLD_MS = 30_000
 dies, the source goes on after this time with the jobs that have not moved."""
 
 
-async def queue_record(side: Side, queue: QueueName) -> QueueRecord | None:
-    """What a store has about a queue."""
-    records = await side.store.queues(queue.tenant)
-    return next((record for record in records if record.queue == queue), None)
-
-
 async def copy_settings(source: Side, target: Side, record: QueueRecord, *, clock: Clock) -> None:
     """Give the queue in the target the mode, limits, retention, pause and holds of the source.
 
