@@ -37,7 +37,7 @@ demo: $(CORE)  ## two workers and a few thousand jobs, live, in seconds; the sam
 test: check  ## check, then the tests that every change needs, in minutes; it ends with what it did not run
 	@$(PYTEST) $(PYTEST_ARGS) --tier test $(ARGS)
 
-test-rest: $(STAMP)  ## the tests that make test leaves out: more places, browser, Kafka, simulation
+test-rest: $(STAMP)  ## the tests that make test leaves out: more places, Spark, browser, Kafka, simulation, examples
 	@$(PYTEST) $(PYTEST_ARGS) --tier rest $(ARGS)
 
 test-all: test test-rest test-iceberg  ## make test, make test-rest and make test-iceberg; CI runs the first two

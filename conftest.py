@@ -37,12 +37,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     """Programs that tests start use the same version. A run on several workers shows one line.
 
-    The first tier tries a quarter of the random examples.
+    The first tier tries a seventh of the random examples.
     """
     if version := config.getoption("--postgres"):
         os.environ["JQ_POSTGRES"] = version
     if config.getoption("--tier") == "test":
-        os.environ.setdefault("JQ_EXAMPLES_SHARE", "0.25")
+        os.environ.setdefault("JQ_EXAMPLES_SHARE", "0.15")
     if config.getoption("numprocesses", None) and not config.getoption("verbose"):
         config.pluginmanager.register(Progress())
 

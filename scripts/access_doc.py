@@ -1,4 +1,4 @@
-"""Write docs/guide/access.md from server/access.py, and check that the .proto files say the same.
+"""Write docs/guide/access.md from access/table.py, and check that the .proto files say the same.
 
 python scripts/access_doc.py           write the page
 python scripts/access_doc.py --check   exit 1 if the page is not up to date, or if the comment of
@@ -12,8 +12,8 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from jobq.server.access import CALLS, DOORS, PARTS, ROUTES, RPCS, Door
-from jobq.server.principal import Principal
+from jobq.access.principal import Principal
+from jobq.access.table import CALLS, DOORS, PARTS, ROUTES, RPCS, Door
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "guide" / "access.md"
@@ -31,7 +31,7 @@ def page() -> str:
 def _head() -> Iterator[str]:
     yield "# Scopes of every call"
     yield ""
-    yield "<!-- scripts/access_doc.py writes this page from server/access.py. -->"
+    yield "<!-- scripts/access_doc.py writes this page from access/table.py. -->"
     yield ""
     yield "This page lists the scope that each call of a jq-server and each route of its dashboard"
     yield "needs. [Security](security.md) explains scopes. `admin` is always enough. *any* means"
@@ -119,7 +119,7 @@ def main(arguments: list[str]) -> int:
     ]
     if not PAGE.exists() or PAGE.read_text(encoding="utf-8") != text:
         problems.append(
-            "docs/guide/access.md does not match server/access.py: run python scripts/access_doc.py"
+            "docs/guide/access.md does not match access/table.py: run python scripts/access_doc.py"
         )
     for problem in problems:
         print(problem, file=sys.stderr)

@@ -1,7 +1,10 @@
-"""Write schemas/ from core/wire.py: an event as JSON Schema and as Avro.
+"""Write what follows from the fields of an event, which core/event_records.py defines.
 
 python scripts/event_schemas.py           write the files; refuses changes that break consumers
 python scripts/event_schemas.py --check   exit 1 if the files are not up to date
+
+The files are the schemas of a line as JSON Schema and as Avro, and parts of others: the message of
+a jq-server, the class of the public API, the dashboard's JSON, and the guide's table of events.
 """
 
 from __future__ import annotations
@@ -9,47 +12,25 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
+from textwrap import wrap
 from typing import Any
 
-import msgspec
-
+from jobq.core.event_records import FIELDS, Field
 from jobq.core.marks import MARK
 from jobq.core.states import Kind, QueueKind, State
-from jobq.core.wire import GAP, VERSION, Line
+from jobq.core.wire import GAP, VERSION
+from jobq.pipeline import tables
 
-FOLDER = Path(__file__).resolve().parent.parent / "schemas"
+ROOT = Path(__file__).resolve().parent.parent
+FOLDER = ROOT / "schemas"
 JSON_FILE = FOLDER / f"event.v{VERSION}.schema.json"
 AVRO_FILE = FOLDER / f"event.v{VERSION}.avsc"
+PROTO_FILE = ROOT / "proto" / "jobq" / "v1" / "jobs.proto"
+API_FILE = ROOT / "src" / "jobq" / "api" / "info.py"
+WEB_FILE = ROOT / "src" / "jobq" / "web" / "data" / "log.py"
+GUIDE_FILE = ROOT / "docs" / "guide" / "pipeline.md"
 
-_MEANINGS = {
-    "v": "Version of the schema.",
-    "id": "Never used for another event. Drop an event whose id you have seen.",
-    "number": "Number in the shard of the queue's log, from 1 without gaps. Absent or 0: jobq 0.1.",
-    "shard": "Partition of a partitioned queue, otherwise 0.",
-    "kind": "What happened. Ignore kinds that you do not know.",
-    "at_ms": "When it happened, by the store's clock.",
-    "tenant": "The tenant.",
-    "queue": "The queue.",
-    "job": "The job's id. Empty for an operation on a queue, a gap and a mark.",
-    "life": "How often the job was started over.",
-    "name": "The task.",
-    "key": "The concurrency key.",
-    "attempt": "Runs started so far.",
-    "failures": "Runs of this life that failed.",
-    "stalls": "Runs of this life whose lease was lost.",
-    "state": "The job's state after the event. Absent without a job.",
-    "previous": "The job's state before the event. Absent for accepted, and without a job.",
-    "worker": "The worker that made the call; for stalled, the one that noticed.",
-    "actor": "Who gave the command.",
-    "reason": "Why the job failed or was cancelled, or what was done to the queue.",
-    "error": "Type and message of the error.",
-    "fingerprint": "Equal for errors with the same cause.",
-    "created_ms": "When the job was accepted.",
-    "due_ms": "When the job was or is due.",
-    "started_ms": "When the latest run started.",
-    "finished_ms": "When the job ended.",
-    "meta": "The names of the job's meta that Queue(event_meta=…) allows.",
-}
+_VERSION_MEANS = "Version of the schema."
 
 
 def kinds() -> list[str]:
@@ -59,29 +40,40 @@ def kinds() -> list[str]:
 
 def json_schema() -> dict[str, Any]:
     """The JSON Schema (2020-12) of a line."""
-    fields = msgspec.structs.fields(Line)
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "$id": f"urn:jobq:event:v{VERSION}",
         "title": "jobq event",
         "type": "object",
-        "required": [field.name for field in fields if field.required],
-        "properties": {field.name: _json_field(field.name, field.type) for field in fields},
+        "required": ["v", *(field.name for field in FIELDS if field.required)],
+        "properties": {
+            "v": {"description": _VERSION_MEANS, "const": VERSION},
+            **{field.name: _json_field(field) for field in FIELDS},
+        },
         "additionalProperties": True,
     }
 
 
-def _json_field(name: str, type_: Any) -> dict[str, Any]:
-    made: dict[str, Any] = {"description": _MEANINGS[name]}
-    if name == "v":
-        return made | {"const": VERSION}
-    if name in ("state", "previous"):
+def _json_field(field: Field) -> dict[str, Any]:
+    made: dict[str, Any] = {"description": field.meaning}
+    if field.type is State:
         return made | {"enum": [state.value for state in State]}
-    if name == "kind":
+    if field.name == "kind":
         return made | {"type": "string", "examples": kinds()}
-    if _is_map(type_):
+    if field.word == "map":
         return made | {"type": "object", "additionalProperties": {"type": "string"}}
-    return made | ({"type": "integer", "minimum": 0} if _is_int(type_) else {"type": "string"})
+    return made | (
+        {"type": "string"} if field.word == "text" else {"type": "integer", "minimum": 0}
+    )
+
+
+_AVRO: dict[str, Any] = {
+    "text": "string",
+    "int": "int",
+    "long": "long",
+    "time": "long",
+    "map": {"type": "map", "values": "string"},
+}
 
 
 def avro_schema() -> dict[str, Any]:
@@ -92,27 +84,99 @@ def avro_schema() -> dict[str, Any]:
         "namespace": f"jobq.v{VERSION}",
         "doc": "An event of a jobq queue.",
         "fields": [
-            _avro_field(field.name, field.type, field.required)
-            for field in msgspec.structs.fields(Line)
+            {"name": "v", "doc": _VERSION_MEANS, "type": "int"},
+            *map(_avro_field, FIELDS),
         ],
     }
 
 
-def _avro_field(name: str, type_: Any, required: bool) -> dict[str, Any]:
-    long = name.endswith("_ms") or name == "number"
-    plain: Any = ("long" if long else "int") if _is_int(type_) else "string"
-    if _is_map(type_):
-        plain = {"type": "map", "values": "string"}
-    made: dict[str, Any] = {"name": name, "doc": _MEANINGS[name]}
-    return made | ({"type": plain} if required else {"type": ["null", plain], "default": None})
+def _avro_field(field: Field) -> dict[str, Any]:
+    plain = _AVRO[field.word]
+    made: dict[str, Any] = {"name": field.name, "doc": field.meaning}
+    return made | (
+        {"type": plain} if field.required else {"type": ["null", plain], "default": None}
+    )
 
 
-def _is_int(type_: Any) -> bool:
-    return "int" in str(type_)
+_PROTO = {
+    "text": "string",
+    "int": "int32",
+    "long": "int64",
+    "time": "int64",
+    "map": "map<string, string>",
+}
 
 
-def _is_map(type_: Any) -> bool:
-    return "dict" in str(type_)
+def message() -> str:
+    """The fields of the protobuf message. Only a time tells apart that it has no value."""
+    lines = []
+    for field in sorted(FIELDS, key=lambda field: field.number):
+        optional = "optional " if field.optional and field.word == "time" else ""
+        lines += [f"  // {line}" for line in wrap(field.meaning, 95)]
+        lines.append(f"  {optional}{_PROTO[field.word]} {field.name} = {field.number};")
+    return "\n".join(lines) + "\n"
+
+
+_PYTHON = {
+    "text": "str",
+    "int": "int",
+    "long": "int",
+    "time": "datetime",
+    "map": "Mapping[str, str]",
+}
+
+
+_LATER = [field.name for field in FIELDS].index("meta") + 1
+"""Fields from here on were added after the first release with `jobq.Event`: they have a default."""
+
+
+def attributes() -> str:
+    """The attributes of `jobq.Event`."""
+    lines = []
+    for field in FIELDS:
+        type_ = _PYTHON[field.word]
+        if field.type is State:
+            type_ = "State"
+        elif field.name == "kind":
+            lines += _attribute("position: str", "Continues reading after the event.")
+            type_ = 'Kind | QueueKind | Literal["gap"]'
+        type_ += " = {}" if field.word == "map" else _optional(field)
+        lines += _attribute(f"{field.shown}: {type_}", field.meaning)
+    return "".join(lines)
+
+
+_OFF_THE_WEB = {
+    *("number", "shard", "tenant", "queue", "life", "failures", "stalls", "previous"),
+    *("fingerprint", "created_ms", "due_ms", "started_ms", "finished_ms", "meta"),
+}
+"""What the dashboard does not tell of an event."""
+
+
+def told() -> str:
+    """The attributes of the dashboard's `LogEntry`."""
+    return "".join(
+        "".join(_attribute(f"{field.name}: {_TOLD[field.word]}{_optional(field)}", field.meaning))
+        for field in FIELDS
+        if field.name not in _OFF_THE_WEB
+    )
+
+
+_TOLD = {**_PYTHON, "time": "int"}
+
+
+def _attribute(declared: str, meaning: str) -> list[str]:
+    return [f"    {declared}\n", f'    """{meaning}"""\n']
+
+
+def _optional(field: Field) -> str:
+    return "" if not field.optional else " | None" + " = None" * (field in FIELDS[_LATER:])
+
+
+def _with(path: Path, begins: str, ends: str, part: str) -> str:
+    """The text of a file with this part between the two others."""
+    before, found, after = path.read_text(encoding="utf-8").partition(begins)
+    assert found, f"{path} has no place for the fields of an event"
+    return before + begins + part + after[after.index(ends) :]
 
 
 def breaks(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
@@ -133,9 +197,18 @@ def breaks(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
 
 def files() -> dict[Path, str]:
     """The files and their contents."""
+    schemas = ((JSON_FILE, json_schema()), (AVRO_FILE, avro_schema()))
+    note = "from core/event_records.py by scripts/event_schemas.py\n"
+    table = tables.as_markdown(tables.EVENTS)
     return {
-        path: json.dumps(schema, indent=2, ensure_ascii=False) + "\n"
-        for path, schema in ((JSON_FILE, json_schema()), (AVRO_FILE, avro_schema()))
+        **{
+            path: json.dumps(schema, indent=2, ensure_ascii=False) + "\n"
+            for path, schema in schemas
+        },
+        PROTO_FILE: _with(PROTO_FILE, f"  // {note}\n", "}\n", message()),
+        API_FILE: _with(API_FILE, f"    # {note}", "\n\nclass ", attributes()),
+        WEB_FILE: _with(WEB_FILE, f"    # {note}", "\n\ndef ", told()),
+        GUIDE_FILE: _with(GUIDE_FILE, "### `events`\n", "\n### ", table.partition("\n")[2]),
     }
 
 
@@ -143,7 +216,7 @@ def main(arguments: list[str]) -> int:
     """Write or check the files. Returns the exit code."""
     if "--check" in arguments:
         old = [
-            str(path.relative_to(FOLDER.parent))
+            str(path.relative_to(ROOT))
             for path, text in files().items()
             if not path.exists() or path.read_text(encoding="utf-8") != text
         ]

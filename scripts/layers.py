@@ -1,13 +1,13 @@
 """Check which module imports which. Prints one line per broken rule and exits with 1.
 
-    cli → server → web → jobq (the public names) → api → engine, client → stores.base → core
+    cli → server, web → access → jobq (the public names) → api → engine, client → stores.base → core
 
 - A store imports no other store; `stores` opens them by name, so a driver is loaded when it is
   needed. The stores on SQL databases share `stores.relational`, which imports no driver.
 - A driver is imported only in the package it belongs to, so that `import jobq` needs none.
 - core is pure: no I/O, no asyncio, no clock.
-- Nothing imports pipeline, server or cli (cli may import server; web may import its rules of
-  access).
+- Nothing imports pipeline, server or cli (cli may import server). server and web do not import each
+  other: what both know of callers is in access.
 - Nothing imports the telemetry modules (cli and server may import prometheus, server also otel).
 - No module imports itself through others: modules can be read, tested and imported one by one.
 
@@ -71,13 +71,23 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "pipeline": frozenset({"public", "api", "client", "core", "errors", "console"}),
     # A worker for tests of a server, in a few calls of WorkerService.
     "testing.fake_worker": PUBLIC | {"rpc"},
-    # The dashboard uses the server's rules for who may do what (server/guard.py), and jq-server
-    # serves the dashboard.
-    "web": PUBLIC | {"server", "console"},
+    # Who may do what: the rules that server and web share.
+    "access": frozenset({"api", "client", "stores.base", "core", "errors"}),
+    "web": PUBLIC | {"access", "console"},
     # It uses the connection of stores.valkey for hints between servers.
-    "server": PUBLIC | {"rpc", "relay", "console", "prometheus", "otel", "stores.valkey", "web"},
+    "server": PUBLIC | {"access", "rpc", "relay", "console", "prometheus", "otel", "stores.valkey"},
     "cli": PUBLIC
-    | {"capacity", "rpc", "relay", "server", "web", "console", "supervisor", "prometheus"},
+    | {
+        "access",
+        "capacity",
+        "rpc",
+        "relay",
+        "server",
+        "web",
+        "console",
+        "supervisor",
+        "prometheus",
+    },
 }
 
 # Third-party (or costly) module → where it may be imported, and what it is.

@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 
 _SPARK = (
-    "audit busy datasource erase falsified formats incremental ingest insight lives lock metrics \
-other_engines report report_page walk"
+    *("audit", "busy", "datasource", "derive", "erase", "falsified", "formats", "incremental"),
+    *("ingest", "insight", "lives", "lock", "metrics", "other_engines", "report", "report_page"),
+    "walk",
 )
 _SANDBOX = "tests/executors/sandbox/test_"
 _FLOWS = "src/jobq_conformance/test_flow_"
@@ -27,8 +28,8 @@ LEFT_OUT: dict[str, tuple[str, ...]] = {
         "tests/relay/test_outages.py",
         "tests/pipeline/test_end_to_end.py",
     ),
-    "long histories on Spark": (
-        *(f"tests/pipeline/test_{name}.py" for name in _SPARK.split()),
+    "Spark": (
+        *(f"tests/pipeline/test_{name}.py" for name in _SPARK),
         "tests/pipeline/test_cli.py::test_a_wrong_option_or_an_unusable_input",
     ),
     "pairs of features on partitioned queues": (
@@ -51,14 +52,18 @@ LEFT_OUT: dict[str, tuple[str, ...]] = {
     ),
     "servers that restart, networks that fail": ("tests/stores/postgres/test_bad_days.py",),
     "copies of stores that are killed": ("tests/cli/test_store.py::test_a_copy",),
-    "supervisors that replace their processes": ("tests/cli/test_supervisor.py",),
+    "processes of workers that start and stop": (
+        "tests/cli/test_supervisor.py",
+        "tests/cli/test_worker_process.py",
+        "tests/cli/test_worker_probes.py",
+    ),
+    "Django": ("tests/with_django/",),
     "workers in other languages": ("tests/server/test_workers_languages.py",),
     "the benches": ("tests/bench/",),
+    "the steps of CONTRIBUTING in copies of the repository": ("tests/adding/",),
     "the examples": (
         "tests/examples/",
         "tests/web/test_applications.py",
-        "tests/with_django/test_example.py",
-        "tests/with_django/test_postgres.py::test_an_idle_worker",
         "tests/cli/test_demo.py",
     ),
 }

@@ -179,6 +179,7 @@ async def test_a_checkpoint_without_a_number_replaces_any(q: Desk) -> None:
         (1, None, b"2"),
         (2, b"2", b"2"),
         (3, b"3", b"3"),
+        (3, None, b"2"),
     ],
 )
 async def test_a_snooze_with_the_number_of_a_checkpoint_keeps_a_newer_one(

@@ -130,6 +130,14 @@ WORKERS = (
         found_by=("tests/executors/test_line.py", "-k", "says_ready"),
     ),
     bug(
+        "a process that prints without a pause keeps its worker reading",
+        "04ff0a0e",
+        f"{EXECUTORS}/pool/output.py",
+        "while left > 0 and (size := read()):",
+        "while size := read():",
+        found_by=("tests/executors/test_current_job.py", "-k", "what_is_in_a_pipe"),
+    ),
+    bug(
         "a job fails although its child died before it began it",
         "11a42223",
         f"{EXECUTORS}/process.py",

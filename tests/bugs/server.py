@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.bugs.bug import CONFORMANCE, Edit, bug
 
-FOLDER, WEB = "src/jobq/server", "src/jobq/web"
+FOLDER, ACCESS, WEB = "src/jobq/server", "src/jobq/access", "src/jobq/web"
 
 SERVER = (
     bug(
@@ -35,7 +35,7 @@ SERVER = (
     bug(
         "jobs that are stored while a tenant is counted exceed its quota",
         "1f639421",
-        f"{FOLDER}/quotas.py",
+        f"{ACCESS}/quotas.py",
         "self._added = in_flight + self._added - added",
         "self._added = self.in_flight",
         found_by=("tests/server/test_quotas.py", "-k", "during_a_count"),
@@ -43,7 +43,7 @@ SERVER = (
     bug(
         "jobs of a flow do not count before the flow is submitted",
         "fde3a5ef",
-        f"{FOLDER}/guarded/hot.py",
+        f"{ACCESS}/guarded/hot.py",
         "            self._tenants.staged(specs, flow, last=last)\n",
         "            pass\n",
         found_by=("tests/server/test_quotas.py", "-k", "before_the_flow"),
@@ -51,7 +51,7 @@ SERVER = (
     bug(
         "a repeated claim of several tenants does not find its leases",
         "75bb597c",
-        f"{FOLDER}/guarded/hot.py",
+        f"{ACCESS}/guarded/hot.py",
         "allowed = self._as_before(allowed, worker, call)",
         "pass",
         found_by=("tests/server/test_quotas.py", "-k", "whatever_the_room_is or several_tenants"),
@@ -59,7 +59,7 @@ SERVER = (
     bug(
         "a negative limit cancels a whole queue in one call",
         "d64d0d52",
-        f"{FOLDER}/guarded/rules.py",
+        f"{ACCESS}/guarded/rules.py",
         "return max(0, min(limit, MAX_LIMIT))",
         "return min(limit, MAX_LIMIT)",
         found_by=("tests/server/test_guard.py", "-k", "negative_limit"),
@@ -99,7 +99,7 @@ SERVER = (
     bug(
         "errors that callers get name the host of the store",
         "4ce035f1",
-        f"{FOLDER}/told.py",
+        f"{ACCESS}/told.py",
         "if isinstance(error, JobqError) and not self._is_about_the_store(error):",
         "if isinstance(error, JobqError):",
         found_by=("tests/server/test_told.py", "-k", "named_to_nobody or bulk"),

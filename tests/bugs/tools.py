@@ -53,6 +53,7 @@ TOOLS = (
         "if alias not in task_backends.settings:",
         "if alias is None:",
         found_by=("tests/with_django/test_tasks.py", "-k", "renamed"),
+        tier="test-all",
     ),
     bug(
         "a Django task does not run if an operator has raised its priority",
@@ -61,6 +62,7 @@ TOOLS = (
         "min(info.priority - PRIORITY_SHIFT, MAX_PRIORITY)",
         "info.priority - PRIORITY_SHIFT",
         found_by=("tests/with_django/test_tasks.py", "-k", "operator"),
+        tier="test-all",
     ),
     bug(
         "two schedules with long names are one monitor of Sentry",

@@ -1,4 +1,4 @@
-"""A copy of the repository that can have a bug."""
+"""A copy of the repository that can be changed: it gets a bug, or something new (tests/adding)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -51,6 +51,10 @@ class Tree:
             for file, text in texts.items():
                 self._write(file, text)
 
+    def edit(self, edit: Edit) -> None:
+        """Make a change that stays."""
+        self._write(edit.file, _edited((self.root / edit.file).read_text(), edit))
+
     def _write(self, file: str, text: str) -> None:
         path = self.root / file
         path.write_text(text)
@@ -63,7 +67,12 @@ class Tree:
 
         Returns the exit code of pytest; None: it took too long.
         """
-        command = [sys.executable, "-m", "pytest", *bug.found_by, *_OPTIONS, *_TIERS[bug.tier]]
+        options = (*_OPTIONS, *_TIERS[bug.tier])
+        return self.python(("-m", "pytest", *bug.found_by, *options), log, _TESTS_S)
+
+    def python(self, arguments: Sequence[str], log: Path, seconds: float) -> int | None:
+        """Run Python in the copy, with its code. Returns the exit code; None: it took too long."""
+        command = [sys.executable, *arguments]
         path = os.pathsep.join((str(self.root / "src"), str(self.root)))
         with log.open("w") as output:
             child = subprocess.Popen(
@@ -76,7 +85,7 @@ class Tree:
                 start_new_session=True,
             )
             try:
-                return child.wait(_TESTS_S)
+                return child.wait(seconds)
             except subprocess.TimeoutExpired:
                 return None
             finally:

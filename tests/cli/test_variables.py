@@ -182,7 +182,7 @@ def test_the_processes_of_a_worker_find_the_same_server_as_their_supervisor(
 
 # ── files that are nested too deeply ──────────────────────────────────────────────────────────────
 
-DEPTHS = (500, 1_000, 5_000, 50_000)
+DEPTHS = (1_000, 50_000)
 
 
 def _deep(depth: int) -> dict[str, str]:

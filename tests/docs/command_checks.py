@@ -68,8 +68,9 @@ def _check_python(arguments: list[str]) -> None:
     if arguments[0] == "-m":
         assert find_spec(arguments[1]) is not None, f"there is no module {arguments[1]}"
     else:
-        found = [*ROOT.glob(f"examples/{arguments[0]}"), *ROOT.glob(f"examples/*/{arguments[0]}")]
-        assert found, f"no example is called {Path(arguments[0]).name}"
+        names = (arguments[0], f"examples/{arguments[0]}", f"examples/*/{arguments[0]}")
+        found = [path for name in names for path in ROOT.glob(name)]
+        assert found, f"no file or example is called {Path(arguments[0]).name}"
 
 
 def _check_call(arguments: list[str]) -> None:

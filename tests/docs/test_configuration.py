@@ -18,8 +18,9 @@ from jobq_pytest import INI
 from tests.docs.blocks import ROOT, Block, blocks
 from tests.docs.command_checks import parse
 
-LANGUAGES = {"python", "console", "sh", "text", "yaml", "toml", "ini", "json", "promql", "sql"}
-CONFIGURATION = LANGUAGES - {"python", "console", "sh", "text"}
+CONFIGURATION = {"yaml", "toml", "ini", "json", "promql", "sql"}
+LANGUAGES = CONFIGURATION | {"python", "console", "sh", "text", "diff"}
+"""A change (diff) is made by tests/adding."""
 PROGRAM = re.compile(r"^(?:\$ )?(?:jq-\w+|pip|make|python|docker|kubectl|curl) ", re.MULTILINE)
 
 

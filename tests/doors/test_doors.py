@@ -25,6 +25,7 @@ from click.testing import CliRunner
 from msgspec.structs import replace
 
 from jobq import Queue, Unique, Worker
+from jobq.access.principal import ANYONE
 from jobq.cli.ctl import main
 from jobq.client.sender import Sender
 from jobq.client.store_copy.queue_copy import QueueCopy
@@ -47,7 +48,6 @@ from jobq.executors.pool.requests import serve
 from jobq.rpc import contract
 from jobq.rpc.frames import encode
 from jobq.rpc.v1 import admin_pb2, common_pb2, jobs_pb2
-from jobq.server.principal import ANYONE
 from jobq.server.settings import ServerSettings
 from jobq.stores import open_store
 from jobq.stores.base import Store

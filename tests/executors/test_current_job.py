@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from time import monotonic
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import pytest
 
 from jobq import CurrentJob, JobFailed, JobNotFound, Queue, State, SyncCurrentJob, Worker
+from jobq.executors.pool.output import read_until_now
 from tests.executors.apps import work
 from tests.waiting import until
 
@@ -241,6 +243,26 @@ async def test_threads_of_an_async_handler_may_have_event_loops(queue: Queue) ->
         job = await work.logs_from_another_loop.enqueue(50)
         await job.result(timeout=20)
         assert len(await job.logs()) == 100
+
+
+def test_what_is_in_a_pipe_now_is_read_while_its_writer_goes_on() -> None:
+    reading, writing = os.pipe()
+    os.write(writing, bytes(100))
+    reads = 0
+
+    def read() -> int:
+        nonlocal reads
+        reads += 1
+        assert reads <= 10, "it waits for the writer to pause"
+        os.write(writing, bytes(10))
+        return len(os.read(reading, 10))
+
+    try:
+        read_until_now(reading, read)
+    finally:
+        os.close(reading)
+        os.close(writing)
+    assert reads == 10
 
 
 async def test_a_crashed_job_keeps_what_it_printed(queue: Queue) -> None:

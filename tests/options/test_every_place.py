@@ -19,13 +19,13 @@ import pytest
 from click.testing import CliRunner
 
 from jobq import AppliedOptions, ConfigError, InvalidJob, Queue, Retry, TaskOptions, Unique
+from jobq.access.principal import ANYONE
 from jobq.cli.ctl import main
 from jobq.core.options import APPLIED, BY_NAME, FIELDS, TASK_OPTIONS, Option
 from jobq.core.queues import ScheduleRecord, ScheduleSpec
 from jobq.core.records import JobKey, JobRecord, JobSpec, QueueName
 from jobq.rpc import convert, convert_queues
 from jobq.rpc.v1 import common_pb2
-from jobq.server.principal import ANYONE
 from jobq.stores import open_store
 from jobq.web.data.job import job as page_of
 from jobq.web.data.view import View

@@ -174,7 +174,6 @@ def contents(lake: Lake, table: Table) -> list[Any]:
     return rows(lake.read(table), *(name for name in table.columns if name != "arrival"))
 
 
-@pytest.mark.rest("long histories on Spark")
 def test_several_batches_give_the_same_tables_as_one(spark: Any, tmp_path: Path) -> None:
     lines: list[Any] = list(
         synthetic.lines(synthetic.Plan(jobs=400, start_ms=History.START + 23 * 3_600_000, hours=2))

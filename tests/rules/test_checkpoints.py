@@ -6,7 +6,7 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jobq.core.outcomes import MAX_CHECKPOINTS, checkpoint_place, is_late
+from jobq.core.outcomes import MAX_CHECKPOINTS, checkpoint_place, is_late, keeps_saved
 from jobq.core.records import Note
 from jobq_conformance.examples import examples
 from jobq_conformance.kit import Desk, ref, snooze
@@ -39,8 +39,9 @@ def test_the_newest_checkpoint_stays(table: Table, runs: list[tuple[list[int], i
                 newest = max(newest, checkpoint_place(number, attempt=lease.attempt))
                 assert (await q.get("a")).saved == saved
             end = snooze(lease, saved=b"end" if saves else None)
-            await q.settle(msgspec.structs.replace(end, saved_number=last))
-            if not is_late(last, attempt=lease.attempt, newest=newest):
+            end = msgspec.structs.replace(end, saved_number=last)
+            await q.settle(end)
+            if not keeps_saved(end, attempt=lease.attempt, newest=newest):
                 saved = end.saved
 
     table.play(play)

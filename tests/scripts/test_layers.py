@@ -165,6 +165,20 @@ def test_nothing_imports_pipeline_server_or_cli(tmp_path: Path, unit: str) -> No
     )
 
 
+def test_server_and_web_share_access_and_do_not_import_each_other(tmp_path: Path) -> None:
+    files = {
+        "access/guard.py": "from jobq.server.host import Host\nfrom jobq.web import site",
+        "server/host.py": "from jobq.access import guard\nfrom jobq.web.site import app",
+        "web/site.py": "from jobq.access import guard\nfrom jobq.server.host import Host",
+    }
+    assert [problem.split(" (")[0] for problem in problems(tmp_path, files)][:4] == [
+        "access/guard.py:1: access may not import jobq.server.host",
+        "access/guard.py:2: access may not import jobq.web.site",
+        "server/host.py:2: server may not import jobq.web.site",
+        "web/site.py:2: web may not import jobq.server.host",
+    ]
+
+
 def test_modules_that_import_each_other_are_named_together(tmp_path: Path) -> None:
     files = {
         "api/a.py": "from jobq.api.b import B",

@@ -19,6 +19,7 @@ from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 from grpc import StatusCode
 
+from jobq.access.principal import SCOPES, Scope
 from jobq.core.commands import Cancel
 from jobq.core.queues import Fire, QueueConfig, ScheduleSpec
 from jobq.core.records import (
@@ -38,7 +39,6 @@ from jobq.core.states import State
 from jobq.core.workers import WorkerRecord
 from jobq.rpc import contract, frames
 from jobq.rpc.v1 import admin_pb2, jobs_pb2, workers_pb2
-from jobq.server.principal import SCOPES, Scope
 from jobq.server.services import SERVICES
 from jobq.stores.base import Store
 from tests.server.serving import PATIENCE_S

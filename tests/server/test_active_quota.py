@@ -10,10 +10,10 @@ from contextlib import asynccontextmanager
 import pytest
 
 from jobq import Queue, Worker
+from jobq.access.quotas import TenantLimits, TenantRules
 from jobq.core.records import JobSpec, QueueName
 from jobq.server.context import ServerContext
 from jobq.server.host import Host
-from jobq.server.quotas import TenantLimits, TenantRules
 from jobq.server.services import SERVICES
 from jobq.server.settings import ServerSettings
 from jobq.stores.base import Store

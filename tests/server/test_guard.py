@@ -7,6 +7,10 @@ from typing import Any, cast
 
 import pytest
 
+from jobq.access.guard import GuardedStore
+from jobq.access.principal import ANYONE, Principal, Scope
+from jobq.access.quotas import TenantRules
+from jobq.access.table import CALLS
 from jobq.core.commands import Remove
 from jobq.core.queues import QueueConfig, ScheduleSpec
 from jobq.core.records import (
@@ -25,10 +29,6 @@ from jobq.core.records import (
 from jobq.core.states import State
 from jobq.core.workers import WorkerRecord
 from jobq.errors import AccessDenied, ConfigError, InvalidJob, JobNotFound
-from jobq.server.access import CALLS
-from jobq.server.guard import GuardedStore
-from jobq.server.principal import ANYONE, Principal, Scope
-from jobq.server.quotas import TenantRules
 from jobq.stores import open_store
 from jobq.stores.base import Store
 
@@ -66,7 +66,7 @@ def test_every_call_of_the_contract_has_a_rule() -> None:
 
 def test_every_call_of_the_contract_is_guarded() -> None:
     homes = {name: getattr(GuardedStore, name).__module__ for name in calls_of_the_contract()}
-    assert {name for name, home in homes.items() if not home.startswith("jobq.server.")} == set()
+    assert {name for name, home in homes.items() if not home.startswith("jobq.access.")} == set()
 
 
 async def test_a_job_of_another_tenant_looks_missing(store: Store) -> None:

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import msgspec
 
+from jobq.access.principal import SCOPES
+from jobq.access.quotas import TenantLimits
 from jobq.server.config import keys
-from jobq.server.principal import SCOPES
-from jobq.server.quotas import TenantLimits
 
 GUIDE = Path(__file__).parents[2] / "docs" / "guide"
 

@@ -1,6 +1,6 @@
 """A tenant that tries everything: what it stores stays within its limits, whatever it calls.
 
-Random sequences of all calls of the contract (`server/access.py`) go through guarded stores to a
+Random sequences of all calls of the contract (`access/table.py`) go through guarded stores to a
 real store, with the server's own scheduler and upkeep in between. After each step the raw store is
 compared with the limits.
 """
@@ -16,6 +16,11 @@ from typing import Any, cast
 
 import pytest
 
+from jobq.access.guard import GuardedStore
+from jobq.access.principal import SCOPES, Principal, Scope
+from jobq.access.quotas import TenantLimits, TenantRules
+from jobq.access.schedules import TenantSchedules
+from jobq.access.table import CALLS
 from jobq.core.commands import (
     Cancel,
     Promote,
@@ -58,11 +63,6 @@ from jobq.core.states import State
 from jobq.core.workers import WorkerRecord
 from jobq.engine.scheduler import fire_due
 from jobq.errors import JobqError
-from jobq.server.access import CALLS
-from jobq.server.guard import GuardedStore
-from jobq.server.principal import SCOPES, Principal, Scope
-from jobq.server.quotas import TenantLimits, TenantRules
-from jobq.server.schedules import TenantSchedules
 from jobq.stores.base import Store
 from jobq_conformance.conftest import fresh_places  # noqa: F401 (a fixture)
 from jobq_conformance.kit import DAY, FakeClock

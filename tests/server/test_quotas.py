@@ -10,6 +10,11 @@ from uuid import uuid4
 
 import pytest
 
+from jobq.access import quotas
+from jobq.access.guard import GuardedStore
+from jobq.access.principal import ANYONE, SCOPES, Principal, Scope
+from jobq.access.quotas import TenantLimits, TenantRules
+from jobq.access.schedules import TenantSchedules
 from jobq.core.commands import Cancel, Reprioritise, Rerun, SendSignal, Update
 from jobq.core.queues import Fire, Limits, QueueConfig, ScheduleSpec, Tokens
 from jobq.core.records import (
@@ -32,11 +37,6 @@ from jobq.errors import (
     QuotaExceeded,
     StoreUnavailable,
 )
-from jobq.server import quotas
-from jobq.server.guard import GuardedStore
-from jobq.server.principal import ANYONE, SCOPES, Principal, Scope
-from jobq.server.quotas import TenantLimits, TenantRules
-from jobq.server.schedules import TenantSchedules
 from jobq.stores import open_store
 from jobq.stores.base import Store
 from jobq_conformance.kit import FakeClock

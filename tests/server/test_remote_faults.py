@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from jobq import Queue, Worker
+from jobq.access.guard import GuardedStore
 from jobq.core.records import (
     Claim,
     Filter,
@@ -29,7 +30,6 @@ from jobq.errors import ConfigError, PayloadTooLarge, StoreUnavailable
 from jobq.rpc import frames
 from jobq.server.context import ServerContext
 from jobq.server.exchange import ExchangeService
-from jobq.server.guard import GuardedStore
 from jobq.server.host import Host
 from jobq.server.settings import ServerSettings
 from jobq.stores import open_store

@@ -14,6 +14,7 @@ import pytest
 
 import jobq
 from jobq import Queue, Worker, current_job
+from jobq.access.principal import Principal, Scope
 from jobq.core.records import JobKey, JobSpec, QueueName
 from jobq.errors import (
     AccessDenied,
@@ -26,7 +27,6 @@ from jobq.errors import (
 from jobq.server.context import ServerContext
 from jobq.server.exchange import ExchangeService, Stream
 from jobq.server.host import Host
-from jobq.server.principal import Principal, Scope
 from jobq.server.settings import ServerSettings
 from jobq.stores import open_store
 from jobq.stores.remote.store import RemoteStore

@@ -19,13 +19,13 @@ import pytest
 from grpc import StatusCode
 
 from jobq import errors
+from jobq.access.table import CALLS, ROUTES
+from jobq.access.told import Told
 from jobq.core.records import QueueName, Topic
 from jobq.errors import InvalidJob, JobqError, StoreUnavailable
 from jobq.rpc import contract, frames
 from jobq.rpc.v1 import jobs_pb2
-from jobq.server.access import CALLS, ROUTES
 from jobq.server.settings import ServerSettings
-from jobq.server.told import Told
 from jobq.stores.base import Store
 from jobq.web.site import Dashboard
 from jobq_conformance.places import PLACES
@@ -205,6 +205,9 @@ def test_what_is_not_about_the_store_is_told_as_it_is() -> None:
         InvalidJob("payload is not JSON"),
         errors.ConfigError("queue 'payroll:6543' is keyed"),
         errors.JobNotFound("there is no job 'invoice:6543'"),
+        # What the caller said, which only repeats where the store is:
+        InvalidJob("job 3: name 'db.internal.example:6543' is too long"),
+        errors.JobNotFound(f"there is no job {URL!r}"),
     ):
         assert told(error, "Submit") is error
 

@@ -9,7 +9,7 @@ import pytest
 
 from jobq.core.commands import Cancel
 from jobq.core.queues import JobDefaults, QueueConfig
-from jobq.core.records import JobKey, JobSpec
+from jobq.core.records import JobKey, JobSpec, LeaseRef, Note
 from jobq.core.unknown import sentence
 from jobq.errors import ConfigError, InvalidJob, StoreUnavailable
 from jobq.rpc import convert
@@ -231,6 +231,34 @@ async def test_a_checkpoint_that_comes_late_replaces_no_newer_one() -> None:
         old = pb.Snoozed(delay_ms=1, saved=b"2", saved_number=2)
         await worker.report(pb.Result(lease=ref(job), snoozed=old))
         assert (await worker.job()).saved == b"3"
+
+
+@pytest.mark.parametrize("how", ["snoozed", "released"])
+async def test_a_checkpoint_without_a_number_stays_if_it_comes_while_the_job_is_put_off(
+    how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The worker names no checkpoint, so what was saved last is kept, whether or not it counts."""
+    async with serving() as place, FakeWorker(place.address, ["mail"]) as worker:
+        await place.put("a")
+        job = await worker.job()
+        lease = ref(job)
+        note = pb.JobNote(lease=lease, saved=b"old")
+        await worker.stub.Note(pb.NoteRequest(worker=worker.name, notes=[note]))
+        settle = place.store.settle
+
+        async def held_up(outcomes: Any, **options: Any) -> Any:
+            if outcomes:
+                newer = LeaseRef(QUEUE, job.id, job.token)
+                assert await place.store.note([Note(lease=newer, saved=b"new")]) == ["held"]
+            return await settle(outcomes, **options)
+
+        monkeypatch.setattr(place.store, "settle", held_up)
+        if how == "snoozed":
+            await worker.report(pb.Result(lease=lease, snoozed=pb.Snoozed(delay_ms=1)))
+        else:
+            release = pb.ReleaseRequest(worker=worker.name, leases=[lease], delay_ms=1)
+            await worker.stub.Release(release)
+        assert (await place.get("a")).saved == b"new"
 
 
 async def test_a_repeated_report_is_applied_once_and_replies_the_same() -> None:

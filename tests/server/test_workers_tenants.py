@@ -7,12 +7,12 @@ from contextlib import asynccontextmanager
 
 import pytest
 
+from jobq.access.principal import Principal, Scope
 from jobq.core.records import JobKey, JobRecord, JobSpec, QueueName
 from jobq.errors import AccessDenied, InvalidJob, JobNotFound, Unauthenticated
 from jobq.rpc.v1 import workers_pb2 as pb
 from jobq.server.context import ServerContext
 from jobq.server.host import Host
-from jobq.server.principal import Principal, Scope
 from jobq.server.settings import ServerSettings
 from jobq.server.workers import WorkerService
 from jobq.stores import open_store

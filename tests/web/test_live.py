@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from jobq.access.principal import SCOPES, Principal
 from jobq.core.records import Claim, Complete, JobKey, JobSpec, QueueName
-from jobq.server.principal import SCOPES, Principal
 from jobq.stores.base import Store
 from jobq.web.feeds import Hub, Message, Tab
 from jobq.web.live import _stream

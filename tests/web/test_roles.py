@@ -9,12 +9,15 @@ from typing import Any
 
 import httpx
 import pytest
+from starlette.requests import Request
+from starlette.responses import Response
 from starlette.routing import Mount, Route
 
+from jobq.access.principal import SCOPES, Principal, Scope
+from jobq.access.table import ROUTES
 from jobq.core.records import QueueName
-from jobq.server.access import ROUTES
-from jobq.server.principal import SCOPES, Principal, Scope
 from jobq.stores.base import Store
+from jobq.web import api
 from jobq.web.data.actions import ACTIONS
 from jobq.web.data.reads import READS
 from jobq.web.pages import PAGES
@@ -119,6 +122,16 @@ def test_every_route_has_a_row_in_the_table_of_access() -> None:
 def test_a_route_without_a_row_is_not_served(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(ROUTES, "GET /payload")
     with pytest.raises(KeyError, match="GET /payload"):
+        _routes()
+
+
+def test_a_new_route_without_a_row_is_not_served(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def invented(request: Request) -> Response:
+        raise AssertionError("nobody may get here")
+
+    route = Route("/api/v1/invented", invented, methods=["POST"])
+    monkeypatch.setattr(api, "routes", lambda: [route])
+    with pytest.raises(KeyError, match="POST /api/v1/invented"):
         _routes()
 
 

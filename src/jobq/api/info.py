@@ -9,7 +9,7 @@ from typing import Any, Literal
 import msgspec
 
 from jobq.api.applied import AppliedOptions, TaskPolicy, applied
-from jobq.core import queues, records
+from jobq.core import event_records, queues, records
 from jobq.core.codec import get_codec
 from jobq.core.event_records import EventRecord
 from jobq.core.moments import moment, moment_or_none
@@ -115,33 +115,61 @@ class Event(msgspec.Struct, frozen=True, kw_only=True):
     log.
     """
 
+    # from core/event_records.py by scripts/event_schemas.py
     id: str
+    """Never used for another event. Drop an event whose id you have seen."""
     number: int
+    """Number in the shard of the queue's log, from 1 without gaps. Absent or 0: jobq 0.1."""
     shard: int
+    """Partition of a partitioned queue, otherwise 0."""
     position: str
+    """Continues reading after the event."""
     kind: Kind | QueueKind | Literal["gap"]
+    """What happened. Ignore kinds that you do not know."""
     at: datetime
+    """When it happened, by the store's clock."""
     tenant: str
+    """The tenant."""
     queue: str
+    """The queue."""
     job: str
+    """The job's id. Empty for an operation on a queue, a gap and a mark."""
     life: int
+    """How often the job was started over."""
     name: str
+    """The task."""
     key: str | None
+    """The concurrency key."""
     attempt: int
+    """Runs started so far."""
     failures: int
+    """Runs of this life that failed."""
     stalls: int
+    """Runs of this life whose lease was lost."""
     state: State | None
+    """The job's state after the event. Absent without a job."""
     previous: State | None
+    """The job's state before the event. Absent for accepted, and without a job."""
     worker: str | None
+    """The worker that made the call; for stalled, the one that noticed."""
     actor: str | None
+    """Who gave the command."""
     reason: str | None
+    """Why the job failed or was cancelled, or what was done to the queue."""
     error: str | None
+    """Type and message of the error."""
     fingerprint: str | None
+    """Equal for errors with the same cause."""
     created_at: datetime
+    """When the job was accepted."""
     due_at: datetime | None
+    """When the job was or is due."""
     started_at: datetime | None
+    """When the latest run started."""
     finished_at: datetime | None
-    meta: Mapping[str, str] = {}  # the names that `Queue(event_meta=…)` allows
+    """When the job ended."""
+    meta: Mapping[str, str] = {}
+    """The names of the job's meta that Queue(event_meta=…) allows."""
 
 
 class QueueStats(msgspec.Struct, frozen=True, kw_only=True):
@@ -273,35 +301,11 @@ def _value(codec: str, data: bytes | None, decode: Decode) -> Any:
 
 def event(record: EventRecord, position: str) -> Event:
     """An event for users. `position` is where reading continues after it."""
-    return Event(
-        id=record.id,
-        number=record.number,
-        shard=record.shard,
-        position=position,
-        kind=record.kind,
-        at=moment(record.at_ms),
-        tenant=record.queue.tenant,
-        queue=record.queue.queue,
-        job=record.job,
-        life=record.life,
-        name=record.name,
-        key=record.key,
-        attempt=record.attempt,
-        failures=record.failures,
-        stalls=record.stalls,
-        state=record.state,
-        previous=record.previous,
-        worker=record.worker,
-        actor=record.actor,
-        reason=record.reason,
-        error=record.error,
-        fingerprint=record.fingerprint,
-        created_at=moment(record.created_ms),
-        due_at=moment_or_none(record.due_ms),
-        started_at=moment_or_none(record.started_ms),
-        finished_at=moment_or_none(record.finished_ms),
-        meta=record.meta or {},
-    )
+    fields: dict[str, Any] = {
+        field.shown: moment_or_none(value) if field.word == "time" else value
+        for field, value in zip(event_records.FIELDS, event_records.values(record), strict=True)
+    }
+    return Event(**{**fields, "position": position, "meta": record.meta or {}})
 
 
 def queue_stats(record: queues.StatsRecord) -> QueueStats:

@@ -7,6 +7,7 @@ milliseconds, in keys that end with `_ms`.
 from __future__ import annotations
 
 import base64
+from enum import Enum
 from typing import Any
 
 import msgspec
@@ -14,7 +15,7 @@ import msgspec
 from jobq.cli.output import plain
 from jobq.cli.text import iso
 from jobq.core.codec import get_codec
-from jobq.core.event_records import EventRecord
+from jobq.core.event_records import FIELDS, EventRecord, values
 from jobq.core.options import APPLIED, Option
 from jobq.core.queues import MinuteRecord, QueueRecord, StatsRecord
 from jobq.core.records import Failure, JobKey, JobRecord
@@ -198,35 +199,12 @@ def worker(record: WorkerRecord) -> Document:
 
 def event(record: EventRecord) -> Document:
     """One event of the log."""
-    return {
-        "id": record.id,
-        "number": record.number,
-        "shard": record.shard,
-        "position": record.position,
-        "kind": str(record.kind),
-        "at": iso(record.at_ms),
-        "tenant": record.queue.tenant,
-        "queue": record.queue.queue,
-        "job": record.job,
-        "life": record.life,
-        "name": record.name,
-        "key": record.key,
-        "attempt": record.attempt,
-        "failures": record.failures,
-        "stalls": record.stalls,
-        "state": None if record.state is None else record.state.value,
-        "previous": None if record.previous is None else record.previous.value,
-        "worker": record.worker,
-        "actor": record.actor,
-        "reason": record.reason,
-        "error": record.error,
-        "fingerprint": record.fingerprint,
-        "created_at": iso(record.created_ms),
-        "due_at": iso(record.due_ms),
-        "started_at": iso(record.started_ms),
-        "finished_at": iso(record.finished_ms),
-        "meta": record.meta or {},
-    }
+    made = {"id": "", "number": 0, "shard": 0, "position": record.position}  # in their order
+    for field, value in zip(FIELDS, values(record), strict=True):
+        if field.word == "time":
+            value = iso(value)
+        made[field.shown] = value.value if isinstance(value, Enum) else value
+    return {**made, "meta": record.meta or {}}
 
 
 def _ref(key: JobKey) -> Document:

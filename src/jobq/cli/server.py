@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
+from collections.abc import AsyncIterator, Mapping
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -17,6 +19,11 @@ from jobq.console import logs
 from jobq.console.discreet import Discreet
 from jobq.core.version import __version__
 from jobq.errors import ConfigError, JobqError
+
+if TYPE_CHECKING:
+    from jobq.console.probes import Route
+    from jobq.server.host import Host
+    from jobq.server.plan import WebPlan
 
 _HELP = """Serve a queue over gRPC, for workers, producers and operators.
 
@@ -153,7 +160,34 @@ def _main(config: Path | None, url: str | None, flags: dict[str, Any], *, dry_ru
         raise SystemExit(0 if good else FAILED)
     for warning in planned.warnings:
         logging.getLogger("jobq.server").warning("%s", warning)
-    run_in_loop(run(planned))
+    run_in_loop(run(planned, web_port=_web_port))
+
+
+@contextlib.asynccontextmanager
+async def _web_port(
+    plan: WebPlan, host: Host, routes: Mapping[str, Route], address: tuple[str, int]
+) -> AsyncIterator[int]:
+    """The dashboard of a server, for the signed-in person: with the same tokens, tenants and
+    quotas as gRPC. A server that checks no tokens serves its dashboard to this machine only.
+    """
+    from jobq.server.context import NoTokens
+    from jobq.web.port import web_port
+    from jobq.web.site import Dashboard
+
+    context = host.context
+    authenticator = context.authenticator
+    dashboard = Dashboard(
+        context.store,
+        sign_in=None if isinstance(authenticator, NoTokens) else authenticator,
+        read_only=plan.read_only,
+        hide_payloads=plan.hide_payloads,
+        secret=plan.secret,
+        tenants=context.settings.tenants,
+        guard=context.guard,
+    )
+    host.on_stop.append(dashboard.end_streams)
+    async with web_port(dashboard, routes, address) as number:
+        yield number
 
 
 def _check_installed() -> None:

@@ -61,7 +61,7 @@ async def web(
     Without --tokens-file it serves only this machine, and everybody on it may do everything.
     Events name you as the one who acted. Put a proxy with TLS in front to serve other machines.
     JQ_WEB_SECRET signs the cookies, if several processes serve one dashboard. Ctrl-C stops it."""
-    from jobq.server.principal import SCOPES, Principal
+    from jobq.access.principal import SCOPES, Principal
     from jobq.web.serving import address_of, listening, served
     from jobq.web.site import Dashboard
     from jobq.web.tokens import TokenFile

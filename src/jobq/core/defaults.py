@@ -33,6 +33,8 @@ LOG_LINES = 1_000
 """Log lines kept per job: the newest ones."""
 LOG_LINE = 10_000
 """Characters of a log line. A longer one is cut: a log is for people to read."""
+LONGEST_LINE = LOG_LINE + 100
+"""Characters of a log line that was cut: it ends with words that say how much is missing."""
 MAX_SIGNALS = 10_000
 """Signals that a job accepts in one life. Every claim of the job reads all of them. The notes about
 its children are counted with them, and are accepted up to `records.MAX_AFTER`."""

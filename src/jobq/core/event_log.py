@@ -6,8 +6,9 @@ An entry is MessagePack: [FORMAT, number, incarnation, at_ms, worker | nil, [ite
 
 - `number` is the number of its first event; the others count up from there.
 - `incarnation` identifies the run of the store that wrote the entry (see `unpack`).
-- An item is an array of the fields in `_ITEM`, in that order, with kinds and states as the codes
-  below. `actor` and `meta` are left out if they are nil.
+- An item is an array of the fields in `event_records.ITEM`, in that order, with kinds and states as
+  the codes below. Fields from `actor` on are left out if they and all fields after them are nil.
+  Fields that a newer jobq has added follow, and are ignored.
 
 A store appends entries and never looks inside. lua/log.lua packs the same arrays.
 
@@ -23,11 +24,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from operator import itemgetter
 from typing import Any
 
 import msgspec
 
-from jobq.core.event_records import EventRecord
+from jobq.core.event_records import FIELDS, ITEM, EventRecord
 from jobq.core.records import QueueName
 from jobq.core.refusals import no_position
 from jobq.core.states import Kind, QueueKind, State
@@ -76,30 +78,22 @@ KINDS: tuple[Kind | QueueKind, ...] = (
 STATE_CODES: dict[State, int] = {state: code for code, state in enumerate(STATES)}
 KIND_CODES: dict[Kind | QueueKind, int] = {kind: code for code, kind in enumerate(KINDS)}
 
-# The fields of an item, in order. `previous` is nil for `accepted`; times are ms or nil.
-_ITEM = (
-    "kind",
-    "job",
-    "life",
-    "name",
-    "key",
-    "attempt",
-    "failures",
-    "stalls",
-    "state",
-    "previous",
-    "reason",
-    "error",
-    "fingerprint",
-    "created_ms",
-    "due_ms",
-    "started_ms",
-    "finished_ms",
-    "actor",
-    "meta",
-)
-_SHORT = len(_ITEM) - 2
-"""The length of an item without actor and meta, as nearly all are."""
+_SHORT = ITEM.index("actor")
+"""The length of an item without actor, meta and later fields, as nearly all are."""
+_LATER = (None,) * (len(ITEM) - _SHORT)
+_STATE, _PREVIOUS = ITEM.index("state"), ITEM.index("previous")
+_STATE_OF: dict[int | None, State | None] = {None: None, **dict(enumerate(STATES))}
+_SHARED = ("id", "number", "shard", "position", "at_ms", "queue", "worker")
+"""The fields that an event takes from its entry and its place there."""
+_arranged: Any = itemgetter(*map((*_SHARED, *ITEM).index, EventRecord.__struct_fields__))
+"""The values of an EventRecord in its order, from the shared ones and those of an item."""
+_NO_JOB: dict[str, Any] = {
+    field.name: None if field.optional else "" if field.type is str else 0
+    for name in ITEM[1:_SHORT]
+    for field in FIELDS
+    if field.name == name
+}
+"""The fields of an item, without its kind, for an event that has no job."""
 
 _ACCEPTED, _WAITING = KIND_CODES[Kind.ACCEPTED], STATE_CODES[State.WAITING]
 
@@ -130,35 +124,18 @@ def pack_packed(
     return _encoder.encode((FORMAT, number, incarnation, at_ms, worker, msgspec.Raw(items)))
 
 
-def with_meta(item: Item, meta: dict[str, str] | None) -> Item:
-    """The item of a job with the meta that its event shows."""
-    if meta is None:
-        return item
-    return (*item, meta) if len(item) > _SHORT else (*item, None, meta)
+def with_later(item: Item, *later: Any) -> Item:
+    """The item with its fields from `actor` on. Those at the end that are None are left out."""
+    n = len(later)
+    while n and later[n - 1] is None:
+        n -= 1
+    return (*item, *later[:n]) if n else item
 
 
 def queue_item(kind: QueueKind, at_ms: int, reason: str | None, actor: str | None) -> Item:
     """The item of an operation on a queue. It has no job."""
-    item = (
-        KIND_CODES[kind],
-        "",
-        0,
-        "",
-        None,
-        0,
-        0,
-        0,
-        None,
-        None,
-        reason,
-        None,
-        None,
-        at_ms,
-        None,
-        None,
-        None,
-    )
-    return item if actor is None else (*item, actor)
+    fields = {**_NO_JOB, "reason": reason, "created_ms": at_ms}
+    return with_later((KIND_CODES[kind], *fields.values()), actor)
 
 
 def jobs_reason(count: int, state: State | None = None) -> str:
@@ -202,33 +179,10 @@ def gap(
     `number` is the number of the last dropped event. The gap has the id of a dropped event: a
     consumer that already received that event misses nothing, and drops the gap as a known id.
     """
-    return EventRecord(
-        id=event_id(log, position, 0, incarnation),
-        number=number,
-        shard=shard,
-        position=position,
-        kind="gap",
-        at_ms=at_ms,
-        queue=queue,
-        job="",
-        life=0,
-        name="",
-        key=None,
-        attempt=0,
-        failures=0,
-        stalls=0,
-        state=None,
-        previous=None,
-        worker=None,
-        actor=None,
-        reason=what,
-        error=None,
-        fingerprint=None,
-        created_ms=at_ms,
-        due_ms=None,
-        started_ms=None,
-        finished_ms=None,
-    )
+    fields = {**_NO_JOB, "reason": what, "created_ms": at_ms}
+    id, kind = event_id(log, position, 0, incarnation), "gap"
+    shared = (id, number, shard, position, at_ms, queue, None)
+    return EventRecord(*_arranged((*shared, kind, *fields.values(), *_LATER)))
 
 
 def unpack(
@@ -272,83 +226,36 @@ def _unpack(
     else:
         return []
     if items == "accepted":
-        name, key, jobs = rest
+        name, key, jobs = rest[:3]
         same = (0, name, key, 0, 0, 0, _WAITING, None, None, None, None, at_ms, at_ms, None, None)
         items = [(_ACCEPTED, job, *same) for job in jobs]
     step = 1 if number else 0  # events of format 1 have no numbers
     return [
         _event(
-            event_id(log, position, n, incarnation),
-            number + n * step,
-            shard,
-            position,
-            at_ms,
-            worker,
-            queue,
+            (
+                event_id(log, position, n, incarnation),
+                number + n * step,
+                shard,
+                position,
+                at_ms,
+                queue,
+                worker,
+            ),
             item,
         )
         for n, item in enumerate(items)
     ]
 
 
-def _event(
-    id: str,
-    number: int,
-    shard: int,
-    position: str,
-    at_ms: int,
-    worker: str | None,
-    queue: QueueName,
-    item: Item,
-) -> EventRecord:
-    (
-        kind,
-        job,
-        life,
-        name,
-        key,
-        attempt,
-        failures,
-        stalls,
-        state,
-        previous,
-        reason,
-        error,
-        fingerprint,
-        created_ms,
-        due_ms,
-        started_ms,
-        finished_ms,
-    ) = item[:_SHORT]
-    actor, meta = (*item[_SHORT:], None, None)[:2] if len(item) > _SHORT else (None, None)
-    return EventRecord(
-        id=id,
-        number=number,
-        shard=shard,
-        position=position,
-        kind=KINDS[kind],
-        at_ms=at_ms,
-        queue=queue,
-        job=job,
-        life=life,
-        name=name,
-        key=key,
-        attempt=attempt,
-        failures=failures,
-        stalls=stalls,
-        state=None if state is None else STATES[state],
-        previous=None if previous is None else STATES[previous],
-        worker=worker,
-        actor=actor,
-        reason=reason,
-        error=error,
-        fingerprint=fingerprint,
-        created_ms=created_ms,
-        due_ms=due_ms,
-        started_ms=started_ms,
-        finished_ms=finished_ms,
-        meta=meta,
-    )
+def _event(shared: tuple[Any, ...], item: Item) -> EventRecord:
+    """The event of an item and of the values of `_SHARED`."""
+    if len(item) < _SHORT:
+        raise ValueError("the item is too short")
+    fields = [*item, *_LATER[len(item) - _SHORT :]]
+    fields[0] = KINDS[fields[0]]
+    fields[_STATE] = _STATE_OF[fields[_STATE]]
+    fields[_PREVIOUS] = _STATE_OF[fields[_PREVIOUS]]
+    return EventRecord(*_arranged((*shared, *fields)))
 
 
 _PLACE = re.compile(r"\d{1,18}(-\d{1,18})?", re.ASCII)

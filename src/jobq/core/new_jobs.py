@@ -36,15 +36,13 @@ from jobq.core.queues import CatchUp, ScheduleSpec
 from jobq.core.records import MAX_ID_LENGTH, JobRecord, JobSpec, QueueName
 from jobq.core.spec_checks import check_codec
 from jobq.core.spec_checks import check_queue as check_queue  # re-exported: a spec has it
-from jobq.core.waits import CHILD
+from jobq.core.waits import CHILD, MAX_LABEL
 from jobq.errors import InvalidJob
 
 MAX_SCHEDULE_ID = 200
 """Characters of a schedule's id. Its jobs have longer ids, `schedule@milliseconds`, of up to
 256."""
 
-_MAX_NOTE = len(CHILD) + 4 * MAX_ID_LENGTH
-"""Characters of the name of a note about a child: the name of a step, escaped, is part of it."""
 _CATCH_UPS = get_args(CatchUp)
 
 
@@ -252,7 +250,7 @@ def check_command(command: AnyCommand) -> AnyCommand:
             # A running job notes its children as signals to itself.
             note = isinstance(command.name, str) and command.name.startswith(CHILD)
             name = (
-                checks.check_short_name(command.name, "signal", _MAX_NOTE)
+                checks.check_short_name(command.name, "signal", len(CHILD) + MAX_LABEL)
                 if note
                 else checks.check_signal(command.name)
             )

@@ -24,7 +24,7 @@ from jobq.core.failures import (
     MAX_TYPE,
     MAX_WORKER,
 )
-from jobq.core.records import AnyOutcome, Block, Failure, Mode
+from jobq.core.records import AnyOutcome, Block, Failure, Mode, SnoozeFor
 from jobq.core.spec_checks import check_edges
 from jobq.core.states import Kind, State
 from jobq.core.unknown import MAX_TEXT
@@ -122,6 +122,12 @@ def is_late(number: int, *, attempt: int, newest: int) -> bool:
     the SQL files.
     """
     return 0 < checkpoint_place(number, attempt=attempt) <= newest
+
+
+def keeps_saved(snooze: SnoozeFor, *, attempt: int, newest: int) -> bool:
+    """Whether what the job has saved stays. Copied by lua/settle.lua (BESIDES.snooze)."""
+    number = snooze.saved_number
+    return (number > 0 and snooze.saved is None) or is_late(number, attempt=attempt, newest=newest)
 
 
 def due_ms(*, now_ms: int, delay_ms: int = 0, at_ms: int | None = None, ahead_ms: int = 0) -> int:

@@ -232,7 +232,7 @@ class SnoozeFor(Outcome, frozen=True, kw_only=True, tag="snooze"):
     """The job asked to run again later, with what it saved. Does not count as a failure.
 
     If `saved_number` is not 0, `saved` is that checkpoint of the run (see `Note`), and a newer one
-    stays.
+    stays. With such a number and without `saved`, what the job has saved stays.
     """
 
     delay_ms: int = 0

@@ -26,6 +26,9 @@ A cascading cancel follows these notes until the job waits for its children. A l
 child by its note if that child has another id.
 """
 
+MAX_LABEL = 4 * MAX_ID_LENGTH
+"""Characters of the label of a child: the name of a step, some of it escaped, and a number."""
+
 
 def child_note(parent: JobKey, label: str, child: JobKey) -> SendSignal:
     """The note that `child` is the parent's child of that label."""

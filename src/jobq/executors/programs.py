@@ -8,10 +8,11 @@ import os
 import signal
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import NamedTuple
 
 from jobq.executors.exits import Exit
-from jobq.executors.pool.output import Output, readable_bytes
+from jobq.executors.pool.output import Output, read_until_now
 from jobq.executors.running import Running
 from jobq.executors.sandbox import Watch
 
@@ -175,11 +176,8 @@ class Program:
         if self._timer is not None:
             self._timer.cancel()
         for number in (2, 1, RESULT):
-            fd = self._pipes.get(number)
-            # Not to the end of the pipe: a process that left the group may still write to it.
-            left = 0 if fd is None else readable_bytes(fd)
-            while fd is not None and left > 0 and (read := self._read(number, fd)):
-                left -= read
+            if (fd := self._pipes.get(number)) is not None:
+                read_until_now(fd, partial(self._read, number, fd))
         for number in tuple(self._pipes):
             self._close(number)
         self._exit.close()

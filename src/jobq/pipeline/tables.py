@@ -23,6 +23,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from jobq.core.event_records import FIELDS
 from jobq.core.states import QueueKind
 from jobq.core.wire import GAP
 
@@ -96,49 +97,45 @@ queue, it has no job (an empty string) and no state. No source delivers this kin
 WITHOUT_JOB = [*(kind.value for kind in QueueKind), GAP, ERASED]
 """Kinds of events without a job and a state: operations on a queue, gaps, and tombstones."""
 
+_EVENT_TYPES = {
+    "text": "string",
+    "int": "int",
+    "long": "bigint",
+    "time": "timestamp",
+    "map": "map<string,string>",
+}
+_ADDED = ("number", "shard", "actor", "meta")
+"""Columns that the first lakes did not have. They and later ones follow the others."""
+
+_IN_LAKE = {
+    "id": "unique, never used again; sorted by its numbers, a job's events are in order",
+    "kind": "what happened to a job (accepted, started, completed, …) or to a queue (paused, "
+    "limits, cleared, …); or `gap`; or `erased`, for an event without its content",
+}
+"""Where the lake has more to say than the definition of the field."""
+
+
+def _event_columns() -> list[Column]:
+    """The fields of an event as columns."""
+    found = {
+        field.shown: _C(
+            field.shown,
+            _EVENT_TYPES[field.word],
+            _IN_LAKE.get(field.name)
+            or field.meaning[0].lower() + field.meaning[1:].removesuffix("."),
+        )
+        for field in FIELDS
+    }
+    names = list(found)
+    first = [name for name in names[: names.index("meta")] if name not in _ADDED]
+    return [found[name] for name in dict.fromkeys((*first, *_ADDED, *names))]
+
+
 EVENTS = Table(
     "events",
     "The audit log: one row per transition and per operation on a queue, each exactly once.",
     (
-        _C(
-            "id",
-            "string",
-            "unique, never used again; sorted by its numbers, a job's events are in order",
-        ),
-        _C(
-            "kind",
-            "string",
-            "what happened to a job (accepted, started, completed, …) or to a queue (paused, "
-            "limits, cleared, …); or `gap`; or `erased`, for an event without its content",
-        ),
-        _C("at", "timestamp", "when it happened, by the store's clock"),
-        *_WHO,
-        _C("job", "string", "the job's id"),
-        _C("life", "int", "how often the job was rerun"),
-        _C("name", "string", "the task"),
-        _C("key", "string", "its concurrency key"),
-        _C("attempt", "int", "runs started so far"),
-        _C("failures", "int", "runs of this life that failed"),
-        _C("stalls", "int", "runs of this life whose lease was lost"),
-        _C("state", "string", "the job's state after the event"),
-        _C("previous", "string", "the job's state before the event; null for `accepted`"),
-        _C("worker", "string", "the worker that reported the event"),
-        _C("reason", "string", "why the job failed or was cancelled"),
-        _C("error", "string", "type and message of the error"),
-        _C("fingerprint", "string", "equal for errors with the same cause"),
-        _C("created_at", "timestamp", "when the job was accepted"),
-        _C("due_at", "timestamp", "when the job was or is due"),
-        _C("started_at", "timestamp", "when the latest run started"),
-        _C("finished_at", "timestamp", "when the job ended"),
-        _C(
-            "number",
-            "bigint",
-            "the event's number in its shard of the queue's log, from 1 without gaps; null or 0 "
-            "before jobq 0.2",
-        ),
-        _C("shard", "int", "the partition of a partitioned queue, otherwise 0"),
-        _C("actor", "string", "who issued the command, for an operator's action"),
-        _C("meta", "map<string,string>", "the job's meta that `Queue(event_meta=…)` allows"),
+        *_event_columns(),
         _C(
             "more",
             "map<string,string>",

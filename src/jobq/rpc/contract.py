@@ -14,9 +14,8 @@ from typing import Any, get_type_hints
 
 import msgspec
 
-from jobq.core.event_records import EventPage, EventRecord
-from jobq.core.records import JobKey, JobRecord, QueueName, Signal, Topic
-from jobq.core.states import Kind, QueueKind, State
+from jobq.core.event_records import KIND_NAMED, EventPage, EventRecord
+from jobq.core.records import JobKey, JobRecord, Signal, Topic
 from jobq.core.workers import Beat
 from jobq.rpc.frames import encode
 from jobq.stores.base import (
@@ -55,46 +54,24 @@ READS = frozenset(
 # ── types that MessagePack cannot tell apart ──────────────────────────────────────────────────────
 
 
-class _Event(msgspec.Struct, array_like=True):
-    """An EventRecord whose `kind` is a plain string: msgspec decodes no union of two enums."""
-
-    id: str
-    number: int
-    shard: int
-    position: str
-    kind: str
-    at_ms: int
-    queue: QueueName
-    job: str
-    life: int
-    name: str
-    key: str | None
-    attempt: int
-    failures: int
-    stalls: int
-    state: State | None
-    previous: State | None
-    worker: str | None
-    actor: str | None
-    reason: str | None
-    error: str | None
-    fingerprint: str | None
-    created_ms: int
-    due_ms: int | None
-    started_ms: int | None
-    finished_ms: int | None
-    meta: dict[str, str] | None = None
-
-
-class _EventPage(msgspec.Struct, array_like=True):
-    events: list[_Event]
-    position: str
-
-
-_KINDS: dict[str, Any] = {
-    **{kind.value: kind for kind in Kind},
-    **{kind.value: kind for kind in QueueKind},
-}
+_Event: Any = msgspec.defstruct(
+    "_Event",
+    [
+        (
+            field.name,
+            str if field.name == "kind" else field.type,
+            *(() if field.required else (field.default,)),
+        )
+        for field in msgspec.structs.fields(EventRecord)
+    ],
+    array_like=True,
+)
+"""An EventRecord whose `kind` is a plain string: msgspec decodes no union of two enums."""
+_EventPage = msgspec.defstruct(
+    "_EventPage", [("events", list[_Event]), ("position", str)], array_like=True
+)
+_DECODE_PAGE: Any = msgspec.msgpack.Decoder(_EventPage).decode
+_KIND = EventRecord.__struct_fields__.index("kind")
 
 
 def _write_page(page: EventPage) -> bytes:
@@ -106,13 +83,10 @@ def _read_page(raw: bytes | msgspec.Raw) -> EventPage:
     page = _DECODE_PAGE(raw)
     events = []
     for event in page.events:
-        fields = msgspec.structs.asdict(event)
-        fields["kind"] = _KINDS.get(event.kind, event.kind)
-        events.append(EventRecord(**fields))
+        fields = [*msgspec.structs.astuple(event)]
+        fields[_KIND] = KIND_NAMED.get(event.kind, event.kind)
+        events.append(EventRecord(*fields))
     return EventPage(events=tuple(events), position=page.position)
-
-
-_DECODE_PAGE = msgspec.msgpack.Decoder(_EventPage).decode
 
 
 class _Beat(msgspec.Struct, array_like=True):

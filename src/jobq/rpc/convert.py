@@ -11,7 +11,7 @@ from typing import Any
 
 from google.protobuf.message import Message
 
-from jobq.core import checks
+from jobq.core import checks, event_records
 from jobq.core.call_options import RetryData, UniqueSpec
 from jobq.core.event_records import EventRecord
 from jobq.core.new_jobs import check_spec
@@ -23,6 +23,8 @@ from jobq.rpc.v1 import jobs_pb2 as pb
 
 NO_ARGUMENTS = {"json": b"[[],{}]", "msgpack": b"\x92\x90\x80"}
 """The payload of a call without arguments, by codec."""
+
+_EVENT = tuple(field.name for field in event_records.FIELDS)
 
 
 # ── what clients send ─────────────────────────────────────────────────────────────────────────────
@@ -171,34 +173,12 @@ def _refs(jobs: Sequence[JobKey]) -> list[common.JobRef]:
 
 def event(record: EventRecord) -> pb.Event:
     """An event of a log."""
-    return pb.Event(
-        id=record.id,
-        number=record.number,
-        shard=record.shard,
-        kind=record.kind,
-        at_ms=record.at_ms,
-        tenant=record.queue.tenant,
-        queue=record.queue.queue,
-        job=record.job,
-        name=record.name,
-        key=record.key or "",
-        life=record.life,
-        attempt=record.attempt,
-        failures=record.failures,
-        stalls=record.stalls,
-        state=record.state or "",
-        previous=record.previous or "",
-        worker=text(record.worker),
-        actor=text(record.actor),
-        reason=text(record.reason),
-        error=text(record.error),
-        fingerprint=record.fingerprint or "",
-        created_ms=record.created_ms,
-        due_ms=record.due_ms,
-        started_ms=record.started_ms,
-        finished_ms=record.finished_ms,
-        meta=record.meta or {},
-    )
+    fields: dict[str, Any] = {
+        name: text(value) if isinstance(value, str) else value
+        for name, value in zip(_EVENT, event_records.values(record), strict=True)
+        if value is not None
+    }
+    return pb.Event(**fields)
 
 
 def text(value: str | None) -> str:

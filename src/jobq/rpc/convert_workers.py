@@ -71,10 +71,7 @@ def bounded(items: Sequence[object], field: str) -> None:
 
 def needs_record(result: pb.Result) -> bool:
     """Whether the outcome depends on what is stored about the job."""
-    end = result.WhichOneof("end")
-    return end in ("failed", "unknown", "unfit") or (
-        end == "snoozed" and not result.snoozed.HasField("saved")
-    )
+    return result.WhichOneof("end") in ("failed", "unknown", "unfit")
 
 
 def lease_of(ref: LeaseRef, result: pb.Result, record: JobRecord | None) -> Lease:
@@ -122,7 +119,8 @@ def end_of(result: pb.Result) -> End | SnoozeFor:
                 token="",
                 delay_ms=_span(snoozed.delay_ms, "snoozed"),
                 saved=snoozed.saved if snoozed.HasField("saved") else None,
-                saved_number=snoozed.saved_number,
+                # A number without a value: what was saved before is kept.
+                saved_number=snoozed.saved_number if snoozed.HasField("saved") else 1,
             )
         case "unknown":
             return Unknown("")

@@ -1,4 +1,7 @@
-"""AdminService: queues, schedules, workers and tenants. Its .proto file is its documentation."""
+"""AdminService: queues, schedules, workers and tenants. Its .proto file is its documentation.
+
+RPCs that are not here only pass on (passing.py).
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ import time
 import grpc.aio
 from grpc import StatusCode
 
+from jobq.access.listing import MAX_PAGE, Listed, listed, page_size, wanted
 from jobq.api.schedule_template import template
 from jobq.client.ids import new_id
 from jobq.core import checks, cron
@@ -22,7 +26,6 @@ from jobq.rpc.v1 import admin_pb2 as pb
 from jobq.server.admin_queues import QueueCalls
 from jobq.server.context import ServerContext
 from jobq.server.handlers import Caller, Handlers, Refused
-from jobq.server.listing import MAX_PAGE, Listed, listed, page_size, wanted
 
 _FAILED = (State.FAILED,)
 
@@ -65,15 +68,6 @@ class AdminService(QueueCalls):
             spec, next_ms=cron.first_time(spec, self._context.clock())
         )
         return pb.PutScheduleResponse(schedule=convert_queues.schedule(record))
-
-    async def RemoveSchedule(
-        self, request: pb.RemoveScheduleRequest, caller: Caller
-    ) -> pb.RemoveScheduleResponse:
-        """Remove a schedule."""
-        queue = caller.queue(request.queue, request.tenant)
-        if not await caller.store.drop_schedule(queue, check_schedule_id(request.id)):
-            raise _no_schedule(queue, request.id)
-        return pb.RemoveScheduleResponse()
 
     async def PauseSchedule(
         self, request: pb.PauseScheduleRequest, caller: Caller
@@ -137,7 +131,7 @@ class AdminService(QueueCalls):
         await _ask(caller, request.worker, request.tenant, wish)
         return pb.ShutdownWorkerResponse()
 
-    # ── dead letters and readers ──────────────────────────────────────────────────────────────────
+    # ── dead letters ──────────────────────────────────────────────────────────────────────────────
 
     async def ListDeadLetters(
         self, request: pb.ListDeadLettersRequest, caller: Caller
@@ -170,23 +164,6 @@ class AdminService(QueueCalls):
             limit=page_size(request.limit, MAX_PAGE),
         )
         return pb.PurgeDeadLettersResponse(removed=removed)
-
-    async def ListReaders(
-        self, request: pb.ListReadersRequest, caller: Caller
-    ) -> pb.ListReadersResponse:
-        """List the readers of an event log."""
-        readers = await caller.store.readers(caller.queue(request.queue, request.tenant))
-        return pb.ListReadersResponse(readers=readers)
-
-    async def RemoveReader(
-        self, request: pb.RemoveReaderRequest, caller: Caller
-    ) -> pb.RemoveReaderResponse:
-        """Remove a reader."""
-        queue = caller.queue(request.queue, request.tenant)
-        reader = checks.check_id(request.reader, "reader")
-        if not await caller.store.remove_reader(queue, reader):
-            raise JobNotFound(f"queue {queue.queue!r} has no reader {reader!r}")
-        return pb.RemoveReaderResponse()
 
     # ── the server ────────────────────────────────────────────────────────────────────────────────
 

@@ -6,13 +6,13 @@ import asyncio
 import hashlib
 import time
 
+from jobq.access.guard import GuardedStore
 from jobq.core import checks
 from jobq.core.records import Claim, LeaseRef, QueueName, Settled
 from jobq.errors import InvalidJob, JobqError
 from jobq.rpc import convert_workers as convert
 from jobq.rpc.v1 import workers_pb2 as pb
 from jobq.server.confirmations import Confirmations
-from jobq.server.guard import GuardedStore
 from jobq.server.handlers import Caller
 from jobq.server.sessions import check_worker, made_name
 from jobq.server.tasks import Tasks

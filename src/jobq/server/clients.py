@@ -14,10 +14,10 @@ import msgspec
 from cryptography import x509
 from cryptography.x509.oid import NameOID
 
+from jobq.access.principal import SCOPES, ClientGrant, Principal, Scope
 from jobq.core.checks import check_tenant
 from jobq.core.printable import one_line
 from jobq.errors import ConfigError, Unauthenticated
-from jobq.server.principal import SCOPES, ClientGrant, Principal, Scope
 
 _MAX_CACHED = 10_000
 """Certificates that are remembered. Reading one takes about 0.1 ms."""

@@ -13,11 +13,11 @@ from typing import Any, get_args, get_origin
 
 import msgspec
 
+from jobq.access.principal import ClientGrant
+from jobq.access.quotas import TenantLimits
 from jobq.console.yaml_file import read_yaml
 from jobq.core.checks import shown
 from jobq.errors import ConfigError
-from jobq.server.principal import ClientGrant
-from jobq.server.quotas import TenantLimits
 
 
 class _Section(msgspec.Struct, frozen=True, kw_only=True):

@@ -10,11 +10,11 @@ from collections.abc import Awaitable, Collection, Mapping, Sequence
 
 from grpc import StatusCode
 
+from jobq.access.guard import GuardedStore
 from jobq.core.records import AnyOutcome, Lease, LeaseRef, Release
 from jobq.engine.service import Outage
 from jobq.errors import StoreUnavailable
 from jobq.server.context import ServerContext
-from jobq.server.guard import GuardedStore
 from jobq.server.handlers import Refused
 from jobq.server.pushed import Push, Pushed, Worker, is_unheard
 from jobq.server.streams import JobStream

@@ -9,13 +9,13 @@ from typing import Any, NamedTuple, Protocol
 import grpc
 import grpc.aio
 
+from jobq.access.guard import GuardedStore
+from jobq.access.principal import ANYONE, Principal
+from jobq.access.quotas import TenantRules
+from jobq.access.told import Told
 from jobq.server.clients import Clients
-from jobq.server.guard import GuardedStore
-from jobq.server.principal import ANYONE, Principal
-from jobq.server.quotas import TenantRules
 from jobq.server.settings import ServerSettings
 from jobq.server.tokens import UnknownKey
-from jobq.server.told import Told
 from jobq.stores.base import Clock, Store
 
 

@@ -10,6 +10,7 @@ import time
 from collections.abc import AsyncIterator, Sequence
 from operator import attrgetter
 
+from jobq.access.guard import GuardedStore
 from jobq.client.deadline import LOOK_AGAIN
 from jobq.client.gathered import RENEW_S, Gathered
 from jobq.client.log_reader import BEGINNING
@@ -18,7 +19,6 @@ from jobq.core.records import QueueName, Topic
 from jobq.errors import InvalidJob
 from jobq.rpc import convert
 from jobq.rpc.v1 import jobs_pb2 as pb
-from jobq.server.guard import GuardedStore
 from jobq.server.stopping import Stopping
 
 MAX_QUEUES = 100

@@ -15,13 +15,13 @@ import grpc
 import grpc.aio
 import msgspec
 
+from jobq.access.guard import GuardedStore
+from jobq.access.told import Unready
 from jobq.errors import ConfigError, InvalidJob, JobqError
 from jobq.rpc import contract, frames
 from jobq.rpc.frames import Beat, Call, Cancel, Frame, Hello, Item, Reply, Time, Welcome
 from jobq.rpc.refusals import refusal_of
 from jobq.server.context import ServerContext
-from jobq.server.guard import GuardedStore
-from jobq.server.told import Unready
 
 log = logging.getLogger("jobq.server")
 
@@ -249,6 +249,7 @@ class Stream:
             raise ConfigError(
                 f"the server knows no call {call.method!r}: install the version of the client there"
             )
+        self._store.check(call.method)
         arguments = _read(method.read_arguments, call)
         if not self._room.is_set():
             await self._room.wait()

@@ -2,9 +2,10 @@
 
 It decodes requests, finds out who calls, bounds sizes and times, and turns errors into statuses. A
 caller never sees a stack trace, nor where the store is: such an error is logged under a number, and
-the caller gets that number (told.py).
+the caller gets that number (access/told.py).
 
-A service is a class with one method per RPC. A method gets the request (an async iterator of
+A service is a class with one method per RPC, except for those that only pass on (passing.py). A
+method gets the request (an async iterator of
 requests, if the client streams) and the `Caller`. It returns the reply, or is an async generator of
 replies if the server streams.
 """
@@ -24,6 +25,7 @@ from google.protobuf.message import DecodeError, Message
 from google.protobuf.message_factory import GetMessageClass
 from grpc import StatusCode
 
+from jobq.access.guard import GuardedStore
 from jobq.client.session import Session
 from jobq.client.tenants import DEFAULT_TENANT
 from jobq.core.checks import check_queue_name, check_tenant, shown
@@ -31,7 +33,7 @@ from jobq.core.records import QueueName
 from jobq.errors import InvalidJob, JobNotFound, JobqError, PayloadTooLarge
 from jobq.rpc import status
 from jobq.server.context import Proof, ServerContext
-from jobq.server.guard import GuardedStore
+from jobq.server.passing import passing
 
 MAX_CALL_S = 60.0
 """Seconds that a call without a stream may take, unless it waits on purpose. Far more than a store
@@ -109,14 +111,14 @@ class Handlers:
         self._sessions: dict[GuardedStore, Session] = {}
 
     def register(self, server: grpc.aio.Server) -> None:
-        """Add the handlers to a server. A method that the service does not have is a bug."""
+        """Add the handlers to a server. A method that the service does not have passes on."""
         handlers = {method.name: self._handler(method) for method in self._methods}
         generic = grpc.method_handlers_generic_handler(self._descriptor.full_name, handlers)
         server.add_generic_rpc_handlers((generic,))
 
     def _handler(self, method: MethodDescriptor) -> grpc.RpcMethodHandler[Any, Any]:
-        behaviour = getattr(self._service, method.name)
-        call = _Call(self, method, behaviour)
+        behaviour = getattr(self._service, method.name, None)
+        call = _Call(self, method, behaviour or passing(method))
         # Requests are decoded by the wrapper: gRPC would answer INTERNAL to a malformed one.
         if method.client_streaming:
             if method.server_streaming:

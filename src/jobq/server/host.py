@@ -16,6 +16,7 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_health.v1._async import HealthServicer
 from grpc_reflection.v1alpha import reflection
 
+from jobq.access.schedules import TenantSchedules
 from jobq.engine.leader import UPKEEP, Leader
 from jobq.engine.scheduler import Scheduler
 from jobq.engine.service import Service as Loop
@@ -25,7 +26,6 @@ from jobq.errors import ConfigError
 from jobq.relay.relay import Relay
 from jobq.server.context import ServerContext
 from jobq.server.readiness import Readiness
-from jobq.server.schedules import TenantSchedules
 
 log = logging.getLogger("jobq.server")
 

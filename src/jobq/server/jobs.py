@@ -7,6 +7,8 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 import grpc.aio
 from grpc import StatusCode
 
+from jobq.access.listing import listed, page_size, wanted
+from jobq.access.principal import Scope
 from jobq.client import following, waiting
 from jobq.client.session import batches
 from jobq.core import checks
@@ -18,8 +20,6 @@ from jobq.rpc.v1 import jobs_pb2 as pb
 from jobq.server.context import ServerContext
 from jobq.server.event_streams import MAX_QUEUES, EventStream
 from jobq.server.handlers import Caller, Handlers, Refused
-from jobq.server.listing import listed, page_size, wanted
-from jobq.server.principal import Scope
 from jobq.server.stopping import Stopping
 from jobq.server.submitting import Submitter
 
@@ -43,7 +43,9 @@ class JobService:
 
     def __init__(self, context: ServerContext) -> None:
         self._stopping = Stopping()
-        self._submitter = Submitter(context.settings.max_payload, context.told)
+        submitter = Submitter(context.settings.max_payload, context.told)
+        self.Submit, self.SubmitMany = submitter.one, submitter.many
+        self.SubmitStream, self.SubmitFlow = submitter.stream, submitter.flow
         self._max_payload = context.settings.max_payload
         self._handlers = Handlers(
             context,
@@ -59,30 +61,6 @@ class JobService:
     def drain(self) -> None:
         """End streams and waits."""
         self._stopping.stop()
-
-    # ── submitting ────────────────────────────────────────────────────────────────────────────────
-
-    async def Submit(self, request: pb.SubmitRequest, caller: Caller) -> pb.SubmitResponse:
-        """Store one job."""
-        return await self._submitter.one(request, caller)
-
-    async def SubmitMany(
-        self, request: pb.SubmitManyRequest, caller: Caller
-    ) -> pb.SubmitManyResponse:
-        """Store jobs."""
-        return await self._submitter.many(request, caller)
-
-    async def SubmitStream(
-        self, requests: AsyncIterator[pb.SubmitStreamRequest], caller: Caller
-    ) -> pb.SubmitStreamResponse:
-        """Store the jobs of a stream."""
-        return await self._submitter.stream(requests, caller)
-
-    async def SubmitFlow(
-        self, request: pb.SubmitFlowRequest, caller: Caller
-    ) -> pb.SubmitFlowResponse:
-        """Store jobs that wait for each other, all or none."""
-        return await self._submitter.flow(request, caller)
 
     # ── reading ───────────────────────────────────────────────────────────────────────────────────
 
@@ -197,13 +175,6 @@ class JobService:
             await stream.begin(caller.queue(asked.queue, request.tenant), asked)
         async for reply in stream.replies():
             yield reply
-
-    async def AckEvents(self, request: pb.AckEventsRequest, caller: Caller) -> pb.AckEventsResponse:
-        """Store how far a reader has read."""
-        queue = caller.queue(request.queue, request.tenant)
-        reader = checks.check_id(request.reader, "reader")
-        position = await caller.store.ack_events(queue, reader, request.position or None)
-        return pb.AckEventsResponse(position=position or "")
 
 
 async def _found(key: JobKey, caller: Caller) -> JobRecord:

@@ -18,6 +18,9 @@ from grpc import StatusCode
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
+from jobq.access.guard import GuardedStore
+from jobq.access.principal import Principal
+from jobq.access.quotas import TenantRules
 from jobq.console.probes import Answer, Route
 from jobq.core.queues import StatsRecord
 from jobq.core.records import (
@@ -38,9 +41,6 @@ from jobq.errors import JobqError
 from jobq.prometheus import BUCKETS, rendered
 from jobq.relay.status import RelayStatus
 from jobq.server.context import ServerContext
-from jobq.server.guard import GuardedStore
-from jobq.server.principal import Principal
-from jobq.server.quotas import TenantRules
 from jobq.stores.base import Store
 
 if TYPE_CHECKING:

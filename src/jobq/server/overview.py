@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 
+from jobq.access.guard import GuardedStore
+from jobq.access.quotas import TenantRules
 from jobq.core.bounds import COUNTED
 from jobq.core.queues import QueueRecord, ScheduleRecord
 from jobq.core.records import QueueName
 from jobq.core.states import ENDED, State
 from jobq.rpc.v1 import admin_pb2 as pb
-from jobq.server.guard import GuardedStore
-from jobq.server.quotas import TenantRules
 
 _SCHEDULES = 10_000
 """Schedules that are counted per queue, as many as `Queue.schedules()` lists."""

@@ -9,6 +9,7 @@ from urllib.parse import quote, urlencode, urlsplit
 
 import msgspec
 
+from jobq.access.quotas import NO_LIMITS, TenantLimits, TenantRules
 from jobq.console.logs import FORMATS, LEVELS
 from jobq.core.checks import check_tenant
 from jobq.core.durations import parse_duration
@@ -18,7 +19,6 @@ from jobq.server.auth_plan import AuthPlan, plan_auth
 from jobq.server.clients import Clients
 from jobq.server.config import Config, Loaded
 from jobq.server.files import secret_of
-from jobq.server.quotas import NO_LIMITS, TenantLimits, TenantRules
 from jobq.server.settings import MAX_LEASE_MS, MIN_LEASE_MS
 from jobq.server.tls import TlsFiles
 

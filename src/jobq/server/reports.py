@@ -12,7 +12,6 @@ from jobq.core.policies import UNDECLARED
 from jobq.core.records import (
     AnyOutcome,
     JobKey,
-    JobRecord,
     LeaseRef,
     QueueName,
     Release,
@@ -57,15 +56,18 @@ async def outcomes_of(
     refs = [convert.lease_ref(result.lease, tenant) for result in results]
     ends = [convert.end_of(result) for result in results]
     needed = [
-        ref for ref, result in zip(refs, results, strict=True) if convert.needs_record(result)
+        JobKey(ref.queue, ref.id)
+        for ref, result in zip(refs, results, strict=True)
+        if convert.needs_record(result)
     ]
-    records = await records_of(store, needed)
+    records = dict(zip(needed, await store.get(needed) if needed else (), strict=True))
     outcomes: list[AnyOutcome] = []
     for ref, result, end in zip(refs, results, ends, strict=True):
         record = records.get(JobKey(ref.queue, ref.id))
         if isinstance(end, SnoozeFor):
-            given = msgspec.structs.replace(end, queue=ref.queue, id=ref.id, token=ref.token)
-            outcomes.append(given if record is None else _keeping(given, record))
+            outcomes.append(
+                msgspec.structs.replace(end, queue=ref.queue, id=ref.id, token=ref.token)
+            )
         else:
             if isinstance(end, Unknown) and record is not None:
                 end = Unknown(record.name)
@@ -77,9 +79,7 @@ async def outcomes_of(
     return outcomes
 
 
-async def releases_of(
-    store: Store, leases: Sequence[LeaseRef], *, delay_ms: int
-) -> list[AnyOutcome]:
+def releases_of(leases: Sequence[LeaseRef], *, delay_ms: int) -> list[AnyOutcome]:
     """The outcomes of jobs that are released, in order.
 
     A released job returns to the front of its queue. With a delay it is snoozed, and keeps what it
@@ -87,24 +87,7 @@ async def releases_of(
     """
     if not delay_ms:
         return [Release(queue=each.queue, id=each.id, token=each.token) for each in leases]
-    records = await records_of(store, leases)
     return [
-        _keeping(
-            SnoozeFor(queue=each.queue, id=each.id, token=each.token, delay_ms=delay_ms),
-            records.get(JobKey(each.queue, each.id)),
-        )
+        SnoozeFor(queue=each.queue, id=each.id, token=each.token, delay_ms=delay_ms, saved_number=1)
         for each in leases
     ]
-
-
-def _keeping(snooze: SnoozeFor, record: JobRecord | None) -> SnoozeFor:
-    """The outcome, with what its job has saved. A checkpoint that comes meanwhile is newer."""
-    saved = None if record is None else record.saved
-    return msgspec.structs.replace(snooze, saved=saved, saved_number=1)
-
-
-async def records_of(store: Store, leases: Sequence[LeaseRef]) -> dict[JobKey, JobRecord]:
-    """The jobs of these leases that exist."""
-    keys = [JobKey(each.queue, each.id) for each in leases]
-    found = await store.get(keys) if keys else []
-    return {key: record for key, record in zip(keys, found, strict=True) if record is not None}

@@ -6,7 +6,8 @@ import asyncio
 import contextlib
 import logging
 import signal
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import AbstractAsyncContextManager
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
@@ -19,7 +20,7 @@ from jobq.server.auth_plan import AuthPlan
 from jobq.server.context import Authenticator, ServerContext
 from jobq.server.host import Host
 from jobq.server.metrics import ServerMetrics
-from jobq.server.plan import Plan
+from jobq.server.plan import Plan, WebPlan
 from jobq.server.rejects import StoredRejects
 from jobq.server.services import SERVICES
 from jobq.server.settings import ServerSettings
@@ -34,8 +35,17 @@ if TYPE_CHECKING:
 log = logging.getLogger("jobq.server")
 
 
-async def run(plan: Plan) -> None:
-    """Serve until SIGTERM or SIGINT. A second signal stops at once."""
+WebPort = Callable[
+    [WebPlan, Host, Mapping[str, Route], tuple[str, int]], AbstractAsyncContextManager[int]
+]
+"""Serves the dashboard of a host at this address, with these routes beside it. Yields the port."""
+
+
+async def run(plan: Plan, *, web_port: WebPort | None = None) -> None:
+    """Serve until SIGTERM or SIGINT. A second signal stops at once.
+
+    `web_port` serves the dashboard, if the plan has one: a server imports no dashboard.
+    """
     stopping, at_once = asyncio.Event(), asyncio.Event()
 
     def caught(number: signal.Signals) -> None:
@@ -51,7 +61,7 @@ async def run(plan: Plan) -> None:
         stopping.set()
 
     with signals_caught(caught, last=True):
-        async with serving(plan) as host:
+        async with serving(plan, web_port=web_port) as host:
             await stopping.wait()
             await _stop(host, at_once)
     log.info("stopped")
@@ -69,7 +79,7 @@ async def _stop(host: Host, at_once: asyncio.Event) -> None:
 
 
 @contextlib.asynccontextmanager
-async def serving(plan: Plan) -> AsyncIterator[Host]:
+async def serving(plan: Plan, *, web_port: WebPort | None = None) -> AsyncIterator[Host]:
     """A server that listens while the context is open. Its store is closed last."""
     async with (
         open_store(plan.store_url) as opened,
@@ -88,7 +98,7 @@ async def serving(plan: Plan) -> AsyncIterator[Host]:
         if relay is not None:
             metrics.relay = lambda: relay.status
         host = Host(context, SERVICES, relay=relay)
-        async with _http(plan, metrics, host), host:
+        async with _http(plan, metrics, host, web_port), host:
             yield host
     log.debug("the store is closed")
 
@@ -157,7 +167,9 @@ def _relay(plan: Plan, store: Store) -> Relay | None:
 
 
 @contextlib.asynccontextmanager
-async def _http(plan: Plan, metrics: ServerMetrics, host: Host) -> AsyncIterator[None]:
+async def _http(
+    plan: Plan, metrics: ServerMetrics, host: Host, web_port: WebPort | None
+) -> AsyncIterator[None]:
     """Serve /healthz, /readyz, /metrics and the dashboard. All ports may be the same."""
     loop = asyncio.get_running_loop()
     routes: dict[tuple[str, int], dict[str, Route]] = {}
@@ -171,11 +183,9 @@ async def _http(plan: Plan, metrics: ServerMetrics, host: Host) -> AsyncIterator
     async with contextlib.AsyncExitStack() as stack:
         for (address, port), found in routes.items():
             if plan.web is not None and (address, port) == plan.health:
-                # Imported only if it is wanted: it needs jobq[web].
-                from jobq.server.web_port import web_port
-
+                assert web_port is not None  # jq-server gives one
                 number = await stack.enter_async_context(
-                    web_port(plan.web, host, found, address=address, port=port)
+                    web_port(plan.web, host, found, (address, port))
                 )
                 log.info("serving /ui/, %s on %s:%d", ", ".join(found), address, number)
                 continue

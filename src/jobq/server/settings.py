@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
+from jobq.access.quotas import TenantRules
 from jobq.core.checks import check_int
-from jobq.server.quotas import TenantRules
 from jobq.server.tls import Certificates
 
 MIN_LEASE_MS = 1_000

@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Sequence
 from grpc import StatusCode
 from msgspec.structs import replace
 
+from jobq.access.told import Told
 from jobq.client.ids import new_id
 from jobq.client.session import CHUNK
 from jobq.core.bounds import queue_full
@@ -21,7 +22,6 @@ from jobq.rpc.v1 import common_pb2 as common
 from jobq.rpc.v1 import jobs_pb2 as pb
 from jobq.server.crowd import Crowd
 from jobq.server.handlers import Caller
-from jobq.server.told import Told
 from jobq.server.tracing import traced
 
 MAX_JOBS = 10_000

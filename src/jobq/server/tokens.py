@@ -10,11 +10,11 @@ from typing import Any, NamedTuple
 import jwt
 import msgspec
 
+from jobq.access.principal import SCOPES, Principal, Scope
 from jobq.core.checks import check_tenant
 from jobq.core.printable import one_line
 from jobq.errors import ConfigError, Unauthenticated
 from jobq.server.keys import JwksSource, Key, KeySet
-from jobq.server.principal import SCOPES, Principal, Scope
 
 _MAX_TOKEN = 16 * 2**10
 """Bytes of a token. gRPC's own limit for all metadata is 8 kB by default."""

@@ -15,6 +15,7 @@ from collections.abc import AsyncIterator, Sequence
 import grpc.aio
 from grpc import StatusCode
 
+from jobq.access.guard import GuardedStore
 from jobq.core import checks
 from jobq.core.pace import Pace
 from jobq.core.records import AnyOutcome, LeaseRef
@@ -25,7 +26,6 @@ from jobq.rpc.v1 import workers_pb2 as pb
 from jobq.server.claims import OneShotClaims
 from jobq.server.confirmations import REPORTS, Confirmations
 from jobq.server.context import ServerContext
-from jobq.server.guard import GuardedStore
 from jobq.server.handlers import Caller, Handlers, Refused
 from jobq.server.pushed import Worker
 from jobq.server.reports import QueueDefaults, outcomes_of, releases_of
@@ -278,7 +278,7 @@ class WorkerService:
         tenant = caller.tenant(request.tenant)
         leases = convert.lease_refs(request.leases, tenant, "leases")
         delay_ms = checks.check_int(request.delay_ms, "delay_ms", high=checks.MAX_MS)
-        outcomes = await releases_of(caller.store, leases, delay_ms=delay_ms)
+        outcomes = releases_of(leases, delay_ms=delay_ms)
         stale = await self._settle(caller, request.worker, tenant, outcomes, "")
         return pb.ReleaseResponse(stale=stale)
 

@@ -13,7 +13,7 @@ try:
 except ImportError as e:
     raise ConfigError(f"jobq.web needs {e.name}: pip install 'jobq[web]'") from e
 
-from jobq.server.principal import Principal
+from jobq.access.principal import Principal
 from jobq.stores.base import Store
 from jobq.web.signing_in import HostAuth, everyone
 from jobq.web.site import Dashboard

@@ -7,8 +7,8 @@ from typing import Any
 
 import msgspec
 
+from jobq.access.table import Door
 from jobq.core.version import __version__
-from jobq.server.access import Door
 from jobq.web.data.actions import ACTIONS, Action
 from jobq.web.data.bodies import BulkDone, Done
 from jobq.web.data.reads import READS, Read, SessionShown

@@ -12,8 +12,8 @@ from collections.abc import Callable
 
 import msgspec
 
+from jobq.access.principal import Principal
 from jobq.errors import ConfigError
-from jobq.server.principal import Principal
 
 SESSION = "jobq_session"
 CSRF = "jobq_csrf"

@@ -22,10 +22,10 @@ from urllib.parse import SplitResult, urlsplit
 import msgspec
 from starlette.requests import Request
 
+from jobq.access.principal import SCOPES, Principal
 from jobq.core.checks import shown
 from jobq.core.hosts import is_loopback
 from jobq.errors import AccessDenied, ConfigError, Unauthenticated
-from jobq.server.principal import SCOPES, Principal
 from jobq.web.sessions import CSRF, SESSION, Session, Signer, new_csrf_cookie
 from jobq.web.tokens import Authenticator, KeyHolder, TokenFile, digest_of
 

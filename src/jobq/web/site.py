@@ -16,13 +16,13 @@ from starlette.routing import BaseRoute, Mount, Route, Router
 from starlette.staticfiles import StaticFiles
 from starlette.types import Receive, Scope, Send
 
+from jobq.access.guard import GuardedStore
+from jobq.access.principal import Principal
+from jobq.access.quotas import TenantRules
+from jobq.access.table import ROUTES
+from jobq.access.told import Told, Unready
 from jobq.client.store_handles import handle, release
 from jobq.errors import AccessDenied, InvalidJob, JobqError
-from jobq.server.access import ROUTES
-from jobq.server.guard import GuardedStore
-from jobq.server.principal import Principal
-from jobq.server.quotas import TenantRules
-from jobq.server.told import Told, Unready
 from jobq.stores.base import Store
 from jobq.web import api, entering, live
 from jobq.web.cookies import with_csrf_cookie

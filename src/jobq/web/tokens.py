@@ -9,9 +9,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
+from jobq.access.principal import SCOPES, Principal, Scope
 from jobq.core.checks import check_actor, check_tenant
 from jobq.errors import ConfigError, Unauthenticated
-from jobq.server.principal import SCOPES, Principal, Scope
 
 log = logging.getLogger("jobq.web")
 

@@ -210,7 +210,7 @@ async def test_bad_values_in_active_jobs_stop_no_others(
 ) -> None:
     await put(store)
     leases = (await store.settle([], worker="w", call="1", then=CLAIM)).leases
-    store._opened().database._writer._memory.granted.clear()  # as if another process had claimed
+    store._opened().database.writer._memory.granted.clear()  # as if another process had claimed
     await damage(store, column)
     await drain(store, clock, leases)
     await look(store)

@@ -127,8 +127,8 @@ async def test_a_failed_call_changes_nothing_in_its_queue(tmp_path: Path) -> Non
 async def test_synchronous_is_what_the_url_says(tmp_path: Path, option: str, level: int) -> None:
     async with open_store(f"sqlite:///{tmp_path}/jobs.db{option}") as store:
         database = store._opened().database  # type: ignore[attr-defined]
-        level_now = await database.write(
-            False, None, lambda tx: tx.execute("PRAGMA synchronous").fetchone()[0]
+        level_now = await database.writer.submit(
+            False, None, lambda tx: tx.execute("PRAGMA synchronous").fetchone()[0], ()
         )
         assert level_now == level
 

@@ -43,7 +43,7 @@ from jobq.executors.pool.messages import (
     frame,
     longest,
 )
-from jobq.executors.pool.output import Output, readable_bytes
+from jobq.executors.pool.output import Output, read_until_now, readable_bytes
 from jobq.executors.pool.requests import serve
 from jobq.executors.pool.shared import SharedFile
 from jobq.executors.running import Running
@@ -386,9 +386,7 @@ class Child:
 
     def _read_printed(self) -> None:
         """Read all that was printed until now."""
-        left = readable_bytes(self._printed)
-        while left > 0 and (read := self._read_output()):
-            left -= read
+        read_until_now(self._printed, self._read_output)
 
     def _read_output(self) -> int:
         """Read some output. Returns the number of bytes."""

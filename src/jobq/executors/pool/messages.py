@@ -17,7 +17,7 @@ import msgspec
 from msgspec import Meta
 
 from jobq.core.checks import MAX_STEPS
-from jobq.core.defaults import LOG_LINE, LOG_LINES
+from jobq.core.defaults import LOG_LINES, LONGEST_LINE
 from jobq.core.policies import Permissions
 from jobq.core.records import AnyOutcome, JobSpec, Lease, PutResult, Steps
 from jobq.executors.handlers import Address
@@ -105,9 +105,8 @@ class Stopped(msgspec.Struct, frozen=True, array_like=True, tag=13):
     last: bool = False
 
 
-# A line that was cut ends with a few words that say so.
 _Lines = Annotated[
-    tuple[Annotated[str, Meta(max_length=LOG_LINE + 100)], ...], Meta(max_length=LOG_LINES)
+    tuple[Annotated[str, Meta(max_length=LONGEST_LINE)], ...], Meta(max_length=LOG_LINES)
 ]
 
 

@@ -6,6 +6,7 @@ import asyncio
 import fcntl
 import struct
 import termios
+from collections.abc import Callable
 
 from jobq.core.defaults import LOG_LINE, LOG_LINES
 from jobq.executors.running import Running
@@ -89,11 +90,17 @@ class Output:
             self._sending = None
 
 
-def readable_bytes(pipe: int) -> int:
-    """How many bytes are in a pipe or a socket now.
+def read_until_now(pipe: int, read: Callable[[], int]) -> None:
+    """Read what is in a pipe now. `read` reads some of it, and returns how many bytes.
 
-    A reader that wants all that was written before an event reads this many. If it read until the
-    pipe is empty, a process that writes without a pause would keep it there for ever.
+    Not until the pipe is empty: a process that writes without a pause would keep it there for ever.
     """
+    left = readable_bytes(pipe)
+    while left > 0 and (size := read()):
+        left -= size
+
+
+def readable_bytes(pipe: int) -> int:
+    """How many bytes are in a pipe or a socket now."""
     (size,) = struct.unpack("i", fcntl.ioctl(pipe, termios.FIONREAD, bytes(4)))
     return int(size)

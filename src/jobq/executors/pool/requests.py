@@ -11,14 +11,11 @@ import asyncio
 from jobq.core.checks import check_payload, check_short_name
 from jobq.core.failures import bounded
 from jobq.core.new_jobs import check_spec
-from jobq.core.records import MAX_ID_LENGTH, JobKey, PutResult
-from jobq.core.waits import child_note
+from jobq.core.records import JobKey, PutResult
+from jobq.core.waits import MAX_LABEL, child_note
 from jobq.errors import InvalidJob
 from jobq.executors.pool.messages import AddRequest, KeepRequest, NoteRequest, Reply, Request
 from jobq.executors.running import Running
-
-_MAX_LABEL = 4 * MAX_ID_LENGTH
-"""Characters of the label of a child: the name of a step, some escaped, and a number."""
 
 
 async def serve(run: Running, request: Request, max_payload: int | None = None) -> Reply:
@@ -49,7 +46,7 @@ def _check_size(data: bytes | None, limit: int | None, what: str) -> None:
 async def _add(run: Running, request: AddRequest) -> PutResult:
     """Enqueue a child, as `CurrentJob.add` does."""
     spec, lease, store = check_spec(request.spec), run.lease, run.store
-    check_short_name(request.label, "label", _MAX_LABEL)
+    check_short_name(request.label, "label", MAX_LABEL)
     if spec.schedule is not None or spec.origin is not None:
         raise InvalidJob(f"job {spec.id} is a child: no schedule and no other job has made it")
     if spec.queue.tenant != lease.queue.tenant or not _is_stored_at(run, request.url):

@@ -17,6 +17,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from operator import attrgetter
 from typing import Any
 
 import pyarrow as pa
@@ -33,7 +34,7 @@ from jobq.client.log_reader import BEGINNING, LogReader
 from jobq.core import marks, wire
 from jobq.core.checks import check_choice
 from jobq.core.event_log import passed
-from jobq.core.event_records import EventPage, EventRecord
+from jobq.core.event_records import FIELDS, EventPage, EventRecord
 from jobq.core.records import QueueName
 from jobq.errors import ConfigError
 from jobq.pipeline.datasource.columns import (
@@ -47,13 +48,7 @@ from jobq.pipeline.datasource.columns import (
 
 _PAGE = 5_000  # events per call to the store
 _MAX_EVENTS = 1_000_000  # events per batch, unless maxEventsPerTrigger is set
-_TIMES = {
-    "at": "at_ms",
-    "created_at": "created_ms",
-    "due_at": "due_ms",
-    "started_at": "started_ms",
-    "finished_at": "finished_ms",
-}
+_FIELDS = {field.shown: field for field in FIELDS}
 
 Offset = dict[str, str]
 """Queue (as JSON) → position."""
@@ -228,14 +223,10 @@ def _columns(events: Sequence[EventRecord]) -> list[list[Any]]:
 
 
 def _column(events: Sequence[EventRecord], name: str) -> list[Any]:
-    if name in _TIMES:
-        source = _TIMES[name]
-        # Arrow's timestamps are in microseconds.
-        return [None if (ms := getattr(event, source)) is None else ms * 1000 for event in events]
-    if name == "tenant":
-        return [event.queue.tenant for event in events]
-    if name == "queue":
-        return [event.queue.queue for event in events]
-    if name == "meta":  # Arrow takes a map as pairs
-        return [None if event.meta is None else list(event.meta.items()) for event in events]
-    return [getattr(event, name) for event in events]
+    field = _FIELDS[name]
+    values = map(attrgetter(field.path), events)
+    if field.word == "time":  # Arrow's timestamps are in microseconds
+        return [None if value is None else value * 1000 for value in values]
+    if field.word == "map":  # Arrow takes a map as pairs
+        return [None if value is None else list(value.items()) for value in values]
+    return list(values)

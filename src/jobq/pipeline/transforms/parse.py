@@ -6,6 +6,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from jobq.core import marks, wire
+from jobq.core.event_records import FIELDS
 from jobq.core.states import Kind, State
 from jobq.pipeline import tables
 from jobq.pipeline.tables import EVENTS, MARKS, QUARANTINE, struct
@@ -13,34 +14,13 @@ from jobq.pipeline.tables import EVENTS, MARKS, QUARANTINE, struct
 CORRUPT = "_corrupt"  # column in which Spark puts a line that it cannot parse
 LINE = "_line"  # column with the line itself
 
-_INTEGERS = {
-    "life",
-    "attempt",
-    "failures",
-    "stalls",
-    "v",
-    "shard",
-    "partition",
-    "partitions",
-}
-_LONGS = {"number"}
-
-
-def _type(name: str) -> str:
-    return (
-        "map<string,string>"
-        if name == "meta"
-        else "int"
-        if name in _INTEGERS
-        else "bigint"
-        if name in _LONGS or name.endswith("_ms")
-        else "string"
-    )
-
+_TYPES = {"text": "string", "int": "int", "long": "bigint", "time": "bigint"}
 
 WIRE = struct(
     {
-        **{name: _type(name) for name in (*wire.FIELDS, *marks.FIELDS)},
+        "v": "int",
+        **{field.name: _TYPES.get(field.word, "map<string,string>") for field in FIELDS},
+        **{name: "string" if name == "log" else "int" for name in marks.FIELDS},
         CORRUPT: "string",
     }
 )
@@ -54,7 +34,7 @@ _STATES = [state.value for state in State]
 # The years 2000 and 2100. A clock outside is wrong.
 _EARLIEST_MS, _LATEST_MS = 946_684_800_000, 4_102_444_800_000
 _YEAR_10000_MS = 253_402_300_800_000  # a job may be due at any time that a datetime can represent
-_TIMES = ("created_ms", "due_ms", "started_ms", "finished_ms")
+_TIMES = {field.name: field.shown for field in FIELDS if field.word == "time"}
 
 EVENT, MARKED, BAD = EVENTS.name, MARKS.name, QUARANTINE.name
 ROUTE = "table"
@@ -105,6 +85,7 @@ def problem() -> Column:
             F.lit(f"{name} is not a time from 1970 to 9999"),
         )
         for name in _TIMES
+        if name != "at_ms"
     ]
     first: Column = F.lit(None).cast("string")
     for wrong, why in reversed(checks):
@@ -121,10 +102,7 @@ def routed(rows: DataFrame, arrival: int) -> DataFrame:
     good = F.col("problem").isNull()
     # Only for good rows: Spark raises an error for a number out of range, and the batch would fail
     # every time.
-    times = {
-        f"{name.removesuffix('_ms')}_at": F.when(good, F.timestamp_millis(name)) for name in _TIMES
-    }
-    times["at"] = F.when(good, F.timestamp_millis("at_ms"))
+    times = {shown: F.when(good, F.timestamp_millis(name)) for name, shown in _TIMES.items()}
     made = {
         **times,
         "arrival": F.lit(arrival).cast("bigint"),

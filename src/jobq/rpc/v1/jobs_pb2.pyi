@@ -827,7 +827,9 @@ Global___EventsResponse: _TypeAlias = EventsResponse  # noqa: Y015
 
 @_typing.final
 class Event(_message.Message):
-    """What happened to a job, or to a queue."""
+    """What happened to a job, or to a queue. A text without a value is empty.
+    from core/event_records.py by scripts/event_schemas.py
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -878,41 +880,58 @@ class Event(_message.Message):
     FINISHED_MS_FIELD_NUMBER: _builtins.int
     META_FIELD_NUMBER: _builtins.int
     id: _builtins.str
-    """Never names two events."""
+    """Never used for another event. Drop an event whose id you have seen."""
     number: _builtins.int
-    """Counts the events of a shard from 1, without gaps."""
+    """Number in the shard of the queue's log, from 1 without gaps. Absent or 0: jobq 0.1."""
     shard: _builtins.int
-    """The partition of a partitioned queue, else 0."""
+    """Partition of a partitioned queue, otherwise 0."""
     kind: _builtins.str
-    """For example "accepted", "started" or "completed". "gap": events before it were dropped unread."""
+    """What happened. Ignore kinds that you do not know."""
     at_ms: _builtins.int
+    """When it happened, by the store's clock."""
     tenant: _builtins.str
+    """The tenant."""
     queue: _builtins.str
+    """The queue."""
     job: _builtins.str
-    """Empty for operations on the queue."""
+    """The job's id. Empty for an operation on a queue, a gap and a mark."""
     name: _builtins.str
+    """The task."""
     key: _builtins.str
+    """The concurrency key."""
     life: _builtins.int
+    """How often the job was started over."""
     attempt: _builtins.int
+    """Runs started so far."""
     failures: _builtins.int
+    """Runs of this life that failed."""
     stalls: _builtins.int
+    """Runs of this life whose lease was lost."""
     state: _builtins.str
-    """The state after the event, and the one before."""
+    """The job's state after the event. Absent without a job."""
     previous: _builtins.str
+    """The job's state before the event. Absent for accepted, and without a job."""
     worker: _builtins.str
+    """The worker that made the call; for stalled, the one that noticed."""
     actor: _builtins.str
     """Who gave the command."""
     reason: _builtins.str
+    """Why the job failed or was cancelled, or what was done to the queue."""
     error: _builtins.str
-    """"type: message" of a failure, cut if it is long."""
+    """Type and message of the error."""
     fingerprint: _builtins.str
+    """Equal for errors with the same cause."""
     created_ms: _builtins.int
+    """When the job was accepted."""
     due_ms: _builtins.int
+    """When the job was or is due."""
     started_ms: _builtins.int
+    """When the latest run started."""
     finished_ms: _builtins.int
+    """When the job ended."""
     @_builtins.property
     def meta(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
-        """The names of meta that the queue shows in events."""
+        """The names of the job's meta that Queue(event_meta=…) allows."""
 
     def __init__(
         self,

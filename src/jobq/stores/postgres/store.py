@@ -227,7 +227,7 @@ class PostgresStore(RelationalStore):
         if flow is None:
             specs = check_specs(specs)
         if flow is None and self._fast and fast.may_put(specs):
-            watch = self._expected.watch(specs, self._box) if self._expected else None
+            watch = self._expected.watch(specs, self._box) if self._expected.callers else None
             done: list[PutResult] | None
             putting = self._opened().submit(Kind.FAST, fast.put, (self._memory, specs, watch))
             if len(specs) > _MANY:

@@ -19,8 +19,6 @@ _COUNTED = tuple(STATE_CODES[state] for state in bounds.COUNTED)
 
 def room(tx: Tx, queue: QueueRow) -> int | None:
     """How many new jobs the queue accepts; None: any number."""
-    if queue.packed_settings is None:
-        return None
     most = queue.settings.effective.max_waiting
     if most is None:
         return None

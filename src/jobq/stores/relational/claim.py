@@ -5,7 +5,7 @@ A plain queue takes one statement for the whole claim, however many jobs wait.
 
 from __future__ import annotations
 
-from jobq.core.event_log import KIND_CODES, Item, with_meta
+from jobq.core.event_log import KIND_CODES, Item, with_later
 from jobq.core.records import Claim, Input, Lease, QueueName, Steps
 from jobq.core.states import Kind
 from jobq.stores.relational import dead_letters, flows, keys, last_chances, rates, upkeep
@@ -33,9 +33,7 @@ def claim(tx: Tx, wanted: Claim, worker: str, call: str) -> tuple[list[Lease], l
     alone = False  # the claim has a job on its last chance, which is returned alone
     for name in wanted.queues:
         queue = tx.ensure_queue(name)
-        if queue.packed_settings is not None and not tx.readable(
-            queue, needed=len(wanted.queues) == 1
-        ):
+        if queue.has_settings and not tx.readable(queue, needed=len(wanted.queues) == 1):
             continue
         seen.append(queue)
         upkeep.queue_due(tx, queue, UPKEEP)
@@ -90,7 +88,7 @@ def _claim_from(
     tx: Tx, queue: QueueRow, room: int, lease_ms: int, worker: str, call: str, *, alone: bool
 ) -> list[Lease]:
     room = rates.room(tx, queue, room)
-    frail = queue.packed_settings is not None and queue.settings.frail > 0
+    frail = queue.settings.frail > 0
     if frail and room > 0 and queue.mode != "keyed":
         room = last_chances.room(tx, queue, room, alone=alone)
     if room <= 0:
@@ -100,7 +98,7 @@ def _claim_from(
     jobs: list[ClaimedJob]
     if queue.mode == "keyed":
         jobs = [*_claim_keyed(tx, queue, room, (mark, worker, now, expires), frail, alone)]
-    elif queue.packed_settings is not None and rates.by_cost(queue):
+    elif queue.has_settings and rates.by_cost(queue):
         chosen = (mark, worker, now, expires, tx.listed(rates.affordable(tx, queue, room)))
         jobs = read_all(tx.execute(tx.sql.hot["claim_these"], chosen).fetchall(), ClaimedJob)
     elif room <= tx.few:
@@ -202,7 +200,7 @@ def _record(tx: Tx, queue: QueueRow, jobs: list[ClaimedJob], worker: str, mark: 
             _STARTED, id, life, name, key, attempt, failures, stalls, ACTIVE, WAITING,
             None, None, None, created, due, now, None,
         )  # fmt: skip
-        items.append(item if meta is None else with_meta(item, meta))
+        items.append(item if meta is None else with_later(item, None, meta))
     tx.record_batch(qid, _STARTED, WAITING, ACTIVE, items, worker=worker, wait_ms=waited)
     if stalled:
         tx.count_stalled(qid, -stalled)
@@ -212,7 +210,7 @@ def _record(tx: Tx, queue: QueueRow, jobs: list[ClaimedJob], worker: str, mark: 
 def _lease(
     tx: Tx, queue: QueueRow, job: ClaimedJob, token: str, started: int, expires: int
 ) -> Lease:
-    default = None if queue.packed_settings is None else queue.settings.defaults.max_retries
+    default = queue.settings.defaults.max_retries
     if not job.stalls and not job.flags & NOTED:
         return lease_of(queue.qname, job, token, started, expires, default_retries=default)
     noted = bool(job.flags & NOTED)

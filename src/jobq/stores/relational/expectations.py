@@ -14,26 +14,23 @@ class Expectations:
     """How many callers wait for the end of each job."""
 
     def __init__(self) -> None:
-        self._callers: dict[JobKey, int] = {}
-
-    def __bool__(self) -> bool:
-        return bool(self._callers)
+        self.callers: dict[JobKey, int] = {}
 
     @contextlib.asynccontextmanager
     async def expect(self, job: JobKey, box: Mailbox) -> AsyncIterator[AsyncIterator[None]]:
         """Yield once for each notice that the job has ended, while the context lasts."""
-        self._callers[job] = self._callers.get(job, 0) + 1
+        self.callers[job] = self.callers.get(job, 0) + 1
         try:
             async with box.subscribed([Topic("ended", *job)]) as signals:
                 yield _ends(signals)
         finally:
-            self._callers[job] -= 1
-            if not self._callers[job]:
-                del self._callers[job]
+            self.callers[job] -= 1
+            if not self.callers[job]:
+                del self.callers[job]
 
     def watch(self, specs: Sequence[JobSpec], box: Callable[[], Mailbox]) -> Watch | None:
         """The jobs of a put whose ends are expected; None: there are none."""
-        jobs = {JobKey(spec.queue, spec.id) for spec in specs} & self._callers.keys()
+        jobs = {JobKey(spec.queue, spec.id) for spec in specs} & self.callers.keys()
         return Watch(box().address, frozenset(jobs)) if jobs else None
 
 

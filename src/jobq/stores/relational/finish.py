@@ -12,7 +12,8 @@ def finish(tx: Tx) -> None:
     Runs once per request.
     """
     deliver(tx)
-    keys.flush(tx)
+    if tx.changed_keys:
+        keys.flush(tx)
     signals.notify(tx)
 
 

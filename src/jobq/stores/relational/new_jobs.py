@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from jobq.core.event_log import KIND_CODES, Item, with_meta
+from jobq.core.event_log import KIND_CODES, Item, with_later
 from jobq.core.records import JobKey, JobSpec
 from jobq.core.states import Kind
 from jobq.stores.relational import signals
@@ -98,7 +98,7 @@ def accepted(tx: Tx, queue: QueueRow, rows: list[NewJob]) -> None:
         items = accepted_items(jobs)
         if names:
             items = [
-                with_meta(item, event_meta(job.options, names))
+                with_later(item, None, event_meta(job.options, names))
                 for item, job in zip(items, jobs, strict=True)
             ]
         tx.record_batch(queue.qid, _ACCEPTED, None, state, items)

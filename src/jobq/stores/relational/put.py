@@ -113,14 +113,16 @@ def _put_in(
     if not specs:
         return []
     queue = checked(tx.ensure_queue(specs[0].queue), specs)
-    if queue.packed_settings is not None:
+    if queue.has_settings:
         specs = with_defaults(specs, queue.settings.defaults)
-    room = bounds.room(tx, queue) if bounded else None
-    if room is not None and room < len(specs):
-        return _put_bounded(tx, queue, specs, watch, tied, room)
+        room = bounds.room(tx, queue) if bounded else None
+        if room is not None and room < len(specs):
+            return _put_bounded(tx, queue, specs, watch, tied, room)
+    if _are_plain(specs):
+        return _put_plain(tx, queue, specs, watch)
     if depend_on_each_other(specs):
         check_locks(specs)
-    return _insert(tx, queue, specs, watch, tied)
+    return [_put_one(tx, queue, spec, watch, tied) for spec in specs]
 
 
 def insert(
@@ -136,22 +138,16 @@ def insert(
     New jobs that wait for others are added to `tied`, and get no edges here."""
     if queue.mode is None:  # it was obliterated after the flow was checked
         checked(queue, specs)
-    if queue.packed_settings is not None:
+    if queue.has_settings:
         specs = with_defaults(specs, queue.settings.defaults)
-    return _insert(tx, queue, specs, watch, tied, wanted)
-
-
-def _insert(
-    tx: Tx,
-    queue: QueueRow,
-    specs: Sequence[JobSpec],
-    watch: Watch | None,
-    tied: list[tuple[Job, JobSpec]],
-    wanted: Collection[str] = (),
-) -> list[PutResult]:
-    if all(spec.unique is None and not spec.after and spec.schedule is None for spec in specs):
+    if _are_plain(specs):
         return _put_plain(tx, queue, specs, watch, wanted)
     return [_put_one(tx, queue, spec, watch, tied, wanted) for spec in specs]
+
+
+def _are_plain(specs: Sequence[JobSpec]) -> bool:
+    """Whether the specs need neither locks nor edges, and no schedule continues after them."""
+    return all(spec.unique is None and not spec.after and spec.schedule is None for spec in specs)
 
 
 def _put_bounded(
@@ -186,7 +182,7 @@ def _put_plain(
     queue: QueueRow,
     specs: Sequence[JobSpec],
     watch: Watch | None,
-    wanted: Collection[str],
+    wanted: Collection[str] = (),
 ) -> list[PutResult]:
     """Insert all at once. Only if fewer rows were inserted, look which ids existed already."""
     qid, now = queue.qid, tx.now
@@ -318,7 +314,7 @@ def checked(queue: QueueRow, specs: Sequence[JobSpec]) -> QueueRow:
     for spec in specs:
         if (spec.key is not None) != (mode == "keyed"):
             raise refusals.wrong_mode(mode, spec)
-    capacity = highest_cost(queue.settings.effective) if queue.packed_settings is not None else None
+    capacity = highest_cost(queue.settings.effective) if queue.has_settings else None
     if capacity is not None:
         for spec in specs:
             if spec.cost > capacity:

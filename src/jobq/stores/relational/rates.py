@@ -75,7 +75,7 @@ def room(tx: Tx, queue: QueueRow, wanted: int) -> int:
     """How many jobs the queue's own limits allow to start now, if each costs 1."""
     if queue.held_ms > tx.now:
         return 0
-    if queue.packed_settings is None:
+    if not queue.has_settings:
         return wanted
     effective = queue.settings.effective
     if effective.limit is not None:
@@ -140,7 +140,7 @@ def key_pays_for(tx: Tx, queue: QueueRow, head: KeyHead) -> bool:
 
 def started(tx: Tx, queue: QueueRow, n: int) -> None:
     """Count starts under a window. Starts under a bucket were paid for before."""
-    if queue.packed_settings is None:
+    if not queue.has_settings:
         return
     rate = queue.settings.effective.rate
     if isinstance(rate, Window):

@@ -14,7 +14,6 @@ from jobq.core.event_log import STATE_CODES, STATES
 from jobq.core.event_records import EventPage, EventRecord
 from jobq.core.queues import MinuteRecord, QueueRecord, StatsRecord
 from jobq.core.records import (
-    Failure,
     Filter,
     JobKey,
     JobRecord,
@@ -30,8 +29,12 @@ from jobq.stores.relational.codes import (
     COMPLETED,
     DELAYED,
     ENDED,
+    ERRED,
     FAILED,
+    NOTED,
+    STEPPED,
     WAITING,
+    WANTED,
 )
 from jobq.stores.relational.records import queue_record, record
 from jobq.stores.relational.rows import FIGURES, Job
@@ -55,17 +58,18 @@ def _get(tx: Tx, key: JobKey) -> JobRecord | None:
     job = None if queue is None else tx.find(queue.qid, key.id)
     if job is None or not _there(job, tx.now):
         return None
-    found = _whole(tx, job, key.queue, failed_runs.of(tx, job))
-    recorded = steps.of(tx, job)
-    return msgspec.structs.replace(found, steps=recorded) if recorded else found
-
-
-def _whole(tx: Tx, job: Job, queue: QueueName, failed: tuple[Failure, ...] = ()) -> JobRecord:
-    parents, children = flows.family(tx, job)
-    found = record(job, queue)
-    if not (parents or children or failed):
+    found = _with_family(tx, job, key.queue)
+    if not job.flags & (ERRED | STEPPED):
         return found
-    return msgspec.structs.replace(found, parents=parents, children=children, errors=failed)
+    return msgspec.structs.replace(found, errors=failed_runs.of(tx, job), steps=steps.of(tx, job))
+
+
+def _with_family(tx: Tx, job: Job, queue: QueueName) -> JobRecord:
+    found = record(job, queue)
+    if not job.flags & (WANTED | NOTED):
+        return found
+    parents, children = flows.family(tx, job)
+    return msgspec.structs.replace(found, parents=parents, children=children)
 
 
 def _there(job: Job, now: int) -> bool:
@@ -149,7 +153,7 @@ def find(tx: Tx, filter: Filter, cursor: str | None, limit: int, until: str | No
                 return Page(records=tuple(found))
             looked += 1
             if _matches(job, filter, tx.now):
-                found.append(_whole(tx, job, filter.queue))
+                found.append(_with_family(tx, job, filter.queue))
             if len(found) >= limit or place == most:
                 return Page(records=tuple(found), cursor=json.dumps([n, *section.order(job)]))
     return Page(records=tuple(found))

@@ -282,9 +282,14 @@ class QueueRow(msgspec.Struct, array_like=True):
         return queue
 
     @property
+    def has_settings(self) -> bool:
+        """Whether a setting differs from its default. Most queues have none."""
+        return self.packed_settings not in settings.NONE
+
+    @property
     def settings(self) -> settings.StoredSettings:
         """The stored settings. CorruptStore if they cannot be read."""
-        if self.packed_settings is None:  # nearly all queues, several times per exchange
+        if self.packed_settings in settings.NONE:  # nearly all queues, several times per exchange
             return settings.DEFAULT
         try:
             return settings.unpack(self.packed_settings)

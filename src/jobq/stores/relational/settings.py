@@ -29,17 +29,16 @@ class StoredSettings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
 
 
 DEFAULT = StoredSettings()
+NONE = (None, msgspec.msgpack.encode(DEFAULT))
+"""What the column has if all settings have their defaults: nothing, or an empty map once code has
+declared the queue."""
 _decode = msgspec.msgpack.Decoder(StoredSettings).decode
 
 
 @lru_cache(maxsize=1024)
-def _unpack(data: bytes) -> StoredSettings:
-    return _decode(data)
-
-
-def unpack(data: bytes | None) -> StoredSettings:
+def unpack(data: bytes) -> StoredSettings:
     """The settings in a column. Decoded once per content, because every transaction needs them."""
-    return DEFAULT if data is None else _unpack(data)
+    return _decode(data)
 
 
 def pack(settings: StoredSettings) -> bytes:

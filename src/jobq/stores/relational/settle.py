@@ -13,8 +13,8 @@ import msgspec
 
 from jobq.core.checks import check_steps
 from jobq.core.defaults import LOG_LINES
-from jobq.core.event_log import KIND_CODES, STATE_CODES, Item, with_meta
-from jobq.core.outcomes import MAX_CHECKPOINTS, is_late
+from jobq.core.event_log import KIND_CODES, STATE_CODES, Item, with_later
+from jobq.core.outcomes import MAX_CHECKPOINTS, keeps_saved
 from jobq.core.outcomes import effect as effect_of
 from jobq.core.records import (
     AnyOutcome,
@@ -235,7 +235,7 @@ def completed_item(job: Granted, now: int) -> Item:
         _COMPLETED, job.id, job.life, job.name, job.key, job.attempt, job.failures, job.stalls,
         COMPLETED, ACTIVE, None, None, None, job.created_ms, job.due_ms, job.started_ms, now,
     )  # fmt: skip
-    return item if job.meta is None else with_meta(item, job.meta)
+    return item if job.meta is None else with_later(item, None, job.meta)
 
 
 def _settle_one(tx: Tx, job: Job, outcome: AnyOutcome) -> None:
@@ -262,7 +262,7 @@ def _settle_one(tx: Tx, job: Job, outcome: AnyOutcome) -> None:
         unknown.defer(tx, queue, job, outcome)
         return
     if isinstance(outcome, SnoozeFor):
-        if not is_late(outcome.saved_number, attempt=job.attempt, newest=job.saved_place):
+        if not keeps_saved(outcome, attempt=job.attempt, newest=job.saved_place):
             job.saved = outcome.saved
     elif isinstance(outcome, Hold):
         holds.put(tx, queue, outcome.delay_ms, job.key)

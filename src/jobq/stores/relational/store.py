@@ -134,7 +134,7 @@ class RelationalStore(ABC):
         if flow is not None:
             return await self._put_flow(specs, flow, last)
         specs = check_specs(specs)
-        watch = self._expected.watch(specs, self._box) if self._expected else None
+        watch = self._expected.watch(specs, self._box) if self._expected.callers else None
         return await (self._write_small if len(specs) <= SMALL else self._write)(
             puts.put, specs, watch
         )
@@ -146,7 +146,7 @@ class RelationalStore(ABC):
         begins = self._drafts.begins(at, specs[0])
         try:
             specs = check_specs(specs)
-            watch = self._expected.watch(specs, self._box) if self._expected else None
+            watch = self._expected.watch(specs, self._box) if self._expected.callers else None
             results = await self._write(submitting.put_flow, specs, watch, flow, last, begins)
             if results is None:
                 results = await submission.submit(self._read, self._write, at, specs, watch)

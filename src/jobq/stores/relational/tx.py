@@ -55,7 +55,7 @@ class Tx(Dialect):
         self.memory = memory
         self.notices: list[Notice] = []
         self.freed: dict[int, int] = {}  # by queue: how many fewer jobs are active
-        self._keys: dict[int, dict[str, list[int]]] = {}
+        self.changed_keys: dict[int, dict[str, list[int]]] = {}
         self.woken: dict[int, int] = {}
         # Queues whose next job the claim has left, because the worker is not alone.
         self.last_chances: set[int] = set()
@@ -148,10 +148,10 @@ class Tx(Dialect):
             job.started_ms,
             job.finished_ms,
         )
-        if job.actor is not None:
-            item = (*item, job.actor)
+        meta = None
         if job.options is not None and (names := self.queue_by_qid(job.qid).settings.event_meta):
-            item = event_log.with_meta(item, event_meta(job.options, names))
+            meta = event_meta(job.options, names)
+        item = event_log.with_later(item, job.actor, meta)
         run = self.now - job.started_ms if previous == ACTIVE and job.started_ms is not None else 0
         wait = self.now - (job.due_ms or job.created_ms) if job.state == ACTIVE else 0
         worker = job.worker if previous == ACTIVE or job.state == ACTIVE else None
@@ -239,7 +239,7 @@ class Tx(Dialect):
 
     def keys_moved(self, qid: int, keys: Iterable[str], waiting: int, active: int) -> None:
         """The same for one job of each of these keys. A key may appear several times."""
-        counts = self._keys.setdefault(qid, {})
+        counts = self.changed_keys.setdefault(qid, {})
         for key in keys:
             count = counts.get(key)
             if count is None:
@@ -258,5 +258,5 @@ class Tx(Dialect):
         """The changes of keys by queue since the last call, as [waiting, active]. The caller writes
         them.
         """
-        keys, self._keys = self._keys, {}
+        keys, self.changed_keys = self.changed_keys, {}
         return keys

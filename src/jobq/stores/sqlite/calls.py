@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 import apsw
@@ -15,6 +15,7 @@ from jobq.stores.base import Clock
 from jobq.stores.relational.store import Work
 from jobq.stores.sqlite import damage, repair
 from jobq.stores.sqlite.database import Database
+from jobq.stores.sqlite.transactions import TransactionThread
 
 T = TypeVar("T")
 
@@ -45,41 +46,23 @@ class Calls:
         self._clock = clock
         self._next_search = 0.0
 
-    def write(self, work: Work[T], *args: object) -> Coroutine[Any, Any, T]:
-        """Run a write of any size, on the writer's thread."""
-        return self._run(self.database.write, False, work, args)
-
-    def write_small(self, work: Work[T], *args: object) -> Coroutine[Any, Any, T]:
-        """Run a write of few jobs, at once if no other transaction is under way."""
-        return self._run(self.database.write, True, work, args)
-
-    def read(self, work: Work[T], *args: object) -> Coroutine[Any, Any, T]:
-        """Run a read of any size, on the reader's thread."""
-        return self._run(self.database.read, False, work, args)
-
-    def read_small(self, work: Work[T], *args: object) -> Coroutine[Any, Any, T]:
-        """Run a read of few jobs, at once."""
-        return self._run(self.database.read, True, work, args)
-
-    async def _run(
-        self,
-        submit: Callable[..., asyncio.Future[T]],
-        small: bool,
-        work: Work[T],
-        args: tuple[object, ...],
+    async def run(
+        self, on: TransactionThread, small: bool, work: Work[T], args: tuple[object, ...]
     ) -> T:
+        """Run work(tx, *args): at once if it is small and no other transaction is under way on the
+        connection, else on its thread."""
         try:
-            return await submit(small, self._clock, work, *args)
+            return await on.submit(small, self._clock, work, args)
         except DAMAGE as error:
             if isinstance(error, JobqError):
                 raise
         await self._repair_near(args)
         try:
-            return await submit(False, self._clock, work, *args)
+            return await on.submit(False, self._clock, work, args)
         except DAMAGE as error:
             if isinstance(error, JobqError) or not await self._repair_everywhere():
                 raise
-        return await submit(False, self._clock, work, *args)
+        return await on.submit(False, self._clock, work, args)
 
     async def _repair_near(self, args: tuple[object, ...]) -> None:
         """Repair the bad rows among those that a call with these arguments may have read."""
@@ -105,7 +88,7 @@ class Calls:
         return repaired
 
     def _submit_read(self, work: Callable[..., Any], *args: object) -> asyncio.Future[Any]:
-        return self.database.read(False, self._clock, work, *args)
+        return self.database.reader.submit(False, self._clock, work, args)
 
     def _submit_write(self, work: Callable[..., Any], *args: object) -> asyncio.Future[Any]:
-        return self.database.write(False, self._clock, work, *args)
+        return self.database.writer.submit(False, self._clock, work, args)

@@ -14,13 +14,10 @@ import logging
 import os
 import threading
 from collections.abc import Iterator
-from typing import Any, TypeVar
 
 import apsw
 
 from jobq.errors import ConfigError, StoreUnavailable
-from jobq.stores.base import Clock
-from jobq.stores.relational.store import Work
 from jobq.stores.sqlite import checksums, schema, scratch, wal
 from jobq.stores.sqlite.checkpoints import Checkpointer
 from jobq.stores.sqlite.clock import StoreClock
@@ -34,8 +31,6 @@ except ImportError:  # Windows: SQLite's busy handler alone
     fcntl = None  # type: ignore[assignment]
 
 log = logging.getLogger("jobq")
-
-T = TypeVar("T")
 
 BUSY_MS = 10_000
 """Milliseconds that SQLite waits for the lock of another program, before the call fails."""
@@ -75,8 +70,8 @@ class Database:
         self.identity: Identity | None = None  # None: the file is private to this process
         self._lost = False  # the file was deleted or replaced, and that was logged
         self._lock_file: int | None = None
-        self._writer = TransactionThread(self, writes=True)
-        self._reader = TransactionThread(self, writes=False)
+        self.writer = TransactionThread(self, writes=True, at_once=not full)
+        self.reader = TransactionThread(self, writes=False)
         self._opening = threading.Lock()
         self._ready = False
 
@@ -84,22 +79,10 @@ class Database:
         """Open the file and bring its schema up to date."""
         await asyncio.get_running_loop().run_in_executor(None, self._prepare)
 
-    def write(
-        self, small: bool, clock: Clock | None, work: Work[T], *args: Any
-    ) -> asyncio.Future[T]:
-        """Run work(tx, *args) in a write transaction. An error undoes this request alone."""
-        return self._writer.submit(small and not self.full, work, args, clock)
-
-    def read(
-        self, small: bool, clock: Clock | None, work: Work[T], *args: Any
-    ) -> asyncio.Future[T]:
-        """Run work(tx, *args) on a consistent view of the data."""
-        return self._reader.submit(small, work, args, clock)
-
     def close(self) -> None:
         """Finish the requests that wait, stop the threads and close the file."""
-        self._writer.stop()
-        self._reader.stop()
+        self.writer.stop()
+        self.reader.stop()
         if self.checkpointer is not None:
             self.checkpointer.stop()
         self.post.close()
@@ -146,7 +129,7 @@ class Database:
     @contextlib.contextmanager
     def alone(self) -> Iterator[None]:
         """Keep all processes from writing, this one included, while the context lasts."""
-        with self._writer.turn:
+        with self.writer.turn:
             self.take_turn(wait=True)
             try:
                 yield
@@ -197,8 +180,8 @@ class Database:
             except BaseException:
                 connection.close()
                 raise
-        self._writer.start(connection)
-        self._reader.start(self._connect())
+        self.writer.start(connection)
+        self.reader.start(self._connect())
         unsynced = None if self._private or self.full else f"{self.path}-wal"
         self.checkpointer = Checkpointer(self._connect(), self.alone, self._watch, unsynced)
 

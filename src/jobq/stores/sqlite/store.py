@@ -102,19 +102,23 @@ class SqliteStore(RelationalStore):
 
     def _write(self, work: Work[T], *args: object) -> Coroutine[Any, Any, T]:
         """Run a write of any size, on the writer's thread."""
-        return self._opened().write(work, *args)
+        calls = self._opened()
+        return calls.run(calls.database.writer, False, work, args)
 
     def _write_small(self, work: Work[T], *args: object) -> Coroutine[Any, Any, T]:
         """Run a write of at most SMALL jobs, at once if no other transaction is under way."""
-        return self._opened().write_small(work, *args)
+        calls = self._opened()
+        return calls.run(calls.database.writer, True, work, args)
 
     def _read(self, work: Work[T], *args: object) -> Coroutine[Any, Any, T]:
         """Run a read of any size, on the reader's thread."""
-        return self._opened().read(work, *args)
+        calls = self._opened()
+        return calls.run(calls.database.reader, False, work, args)
 
     def _read_small(self, work: Work[T], *args: object) -> Coroutine[Any, Any, T]:
         """Run a read of at most SMALL jobs, at once."""
-        return self._opened().read_small(work, *args)
+        calls = self._opened()
+        return calls.run(calls.database.reader, True, work, args)
 
     async def _has_work(self, queue: QueueName) -> bool:
         """Whether a job of the queue waits or is delayed."""

@@ -16,19 +16,22 @@ import queue
 import threading
 import time
 from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import apsw
 
 from jobq.errors import StoreUnavailable
 from jobq.stores.base import Clock
 from jobq.stores.relational.finish import finish
+from jobq.stores.relational.store import Work
 from jobq.stores.sqlite import checksums, schema
 from jobq.stores.sqlite.checkpoints import Checkpointer
 from jobq.stores.sqlite.clock import StoreClock
 from jobq.stores.sqlite.mailbox import Post
 from jobq.stores.sqlite.memory import SqliteMemory
 from jobq.stores.sqlite.tx import SqliteTx
+
+T = TypeVar("T")
 
 GROUP = 64
 """Requests that one transaction runs at the most. All of them wait for its end."""
@@ -92,10 +95,12 @@ _Answer = tuple[_Request, Any, BaseException | None]  # a result or an error
 class TransactionThread:
     """A connection, the thread that serves it, and the lock that one user at a time holds."""
 
-    def __init__(self, shared: Shared, *, writes: bool) -> None:
+    def __init__(self, shared: Shared, *, writes: bool, at_once: bool = True) -> None:
+        """`at_once`: small requests may run in the event loop's thread."""
         self.turn = threading.Lock()
         self._shared = shared
         self._writes = writes
+        self._at_once = at_once
         self._requests: queue.SimpleQueue[_Request | None] = queue.SimpleQueue()  # None: stop
         self._thread: threading.Thread | None = None
         self._connection: apsw.Connection | None = None
@@ -118,17 +123,19 @@ class TransactionThread:
             self._thread = None
 
     def submit(
-        self, small: bool, work: Callable[..., Any], args: tuple[Any, ...], clock: Clock | None
-    ) -> asyncio.Future[Any]:
+        self, small: bool, clock: Clock | None, work: Work[T], args: tuple[Any, ...]
+    ) -> asyncio.Future[T]:
         """Run work(tx, *args): at once if it is small and the connection is idle, else on the
-        thread."""
+        thread. A write is a transaction, and an error undoes this request alone. A read sees a
+        consistent view of the data."""
         if self._thread is None:
             raise StoreUnavailable(
                 "this store is closed, or not opened yet: use `async with open_store(url) as store`"
             )
         loop = asyncio.get_running_loop()
         request = _Request(work, args, clock, loop, loop.create_future())
-        if not (small and self._requests.empty() and self.turn.acquire(blocking=False)):
+        at_once = small and self._at_once and self._requests.empty()
+        if not (at_once and self.turn.acquire(blocking=False)):
             self._requests.put(request)
             return request.future
         begun = time.perf_counter()

@@ -1,7 +1,7 @@
 """Actions: what an operator does from the dashboard, one row of `ACTIONS` each.
 
 The API has a POST route for every row, and the pages send their forms to these routes. The scope
-that a row needs is that of its route in `jobq.server.access`. The guarded store checks what the
+that a row needs is that of its route in `access/table.py`. The guarded store checks what the
 action does again, and records who acted.
 """
 
@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from jobq.server.access import ROUTES, Door
+from jobq.access.table import ROUTES, Door
 from jobq.web.data import bodies as b
 from jobq.web.data import on_jobs, on_queues, on_workers
 from jobq.web.data.bodies import BulkDone, Done

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from msgspec.structs import asdict
 
+from jobq.access.listing import listed, wanted
 from jobq.core.checks import check_id
 from jobq.core.criteria import Criteria, error_names
 from jobq.core.records import Failure, JobKey, JobRecord, QueueName
 from jobq.core.states import State
 from jobq.core.unknown import sentence
-from jobq.server.listing import listed, wanted
 from jobq.web.data.queues import all_counts
 from jobq.web.data.shown import Problem, Shown, problem, shown_in_row
 from jobq.web.data.view import Shape, View

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from math import inf
+from typing import Any
 
 from jobq.core.event_log import joined, order
 from jobq.core.event_records import EventRecord
@@ -26,42 +27,43 @@ _MOMENTS = 6
 
 
 class LogEntry(Shape, frozen=True, kw_only=True):
-    """One event of a queue's log."""
+    """One event of a queue's log.
 
+    `id` is empty if the entry is made from the job's record, because the log no longer has the
+    event. `error` is only the type if payloads are hidden.
+    """
+
+    # from core/event_records.py by scripts/event_schemas.py
     id: str
-    """Empty if the entry is made from the job's record, because the log no longer has the event."""
+    """Never used for another event. Drop an event whose id you have seen."""
     kind: str
+    """What happened. Ignore kinds that you do not know."""
     at_ms: int
+    """When it happened, by the store's clock."""
     job: str
-    """Empty for an operation on the queue."""
+    """The job's id. Empty for an operation on a queue, a gap and a mark."""
     name: str
+    """The task."""
     key: str | None
+    """The concurrency key."""
     attempt: int
+    """Runs started so far."""
     state: str | None
+    """The job's state after the event. Absent without a job."""
     worker: str | None
+    """The worker that made the call; for stalled, the one that noticed."""
     actor: str | None
-    """Who did it."""
+    """Who gave the command."""
     reason: str | None
+    """Why the job failed or was cancelled, or what was done to the queue."""
     error: str | None
-    """Type and message. Only the type if payloads are hidden."""
+    """Type and message of the error."""
 
 
 def log_entry(view: View, event: EventRecord) -> LogEntry:
     """An event as it is shown."""
-    return LogEntry(
-        id=event.id,
-        kind=str(event.kind),
-        at_ms=event.at_ms,
-        job=event.job,
-        name=event.name,
-        key=event.key,
-        attempt=event.attempt,
-        state=None if event.state is None else event.state.value,
-        worker=event.worker,
-        actor=event.actor,
-        reason=event.reason,
-        error=error_text(view, event.error),
-    )
+    shown: dict[str, Any] = {name: getattr(event, name) for name in LogEntry.__struct_fields__}
+    return LogEntry(**{**shown, "error": error_text(view, event.error)})
 
 
 def error_text(view: View, error: str | None) -> str | None:

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
+from jobq.access.listing import listed
 from jobq.api.tree import MAX_JOBS, read_members
 from jobq.core import checks
 from jobq.core.codec import get_codec
@@ -28,7 +29,6 @@ from jobq.core.graph import revivals
 from jobq.core.records import JobKey, QueueName
 from jobq.core.states import State
 from jobq.errors import InvalidJob, JobNotFound
-from jobq.server.listing import listed
 from jobq.web.data import bodies as b
 from jobq.web.data.bodies import BulkDone, Done
 from jobq.web.data.job import record_of

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 from msgspec.structs import asdict
 
-from jobq.server.access import ROUTES, Door
+from jobq.access.table import ROUTES, Door
 from jobq.web.data import dead, flows, job, jobs, overview, queues, schedules, tenants, workers
 from jobq.web.data import questions as q
 from jobq.web.data.jobs import JobQuery

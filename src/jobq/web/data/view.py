@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 import msgspec
 
+from jobq.access.principal import Principal
+from jobq.access.table import CALLS
 from jobq.core.queues import QueueRecord
-from jobq.server.access import CALLS
-from jobq.server.principal import Principal
 from jobq.stores.base import Store
 
 
@@ -41,9 +41,7 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
 
     def may(self, call: str) -> bool:
         """Whether the caller may make a call of the Store contract, e.g. `pause`."""
-        if self.read_only and "read" not in CALLS[call].scopes:
-            return False
-        return self.principal.may(CALLS[call].scopes)
+        return CALLS[call].admits(self.principal)
 
     def now_ms(self) -> int:
         """The time now."""

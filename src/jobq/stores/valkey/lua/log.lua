@@ -54,17 +54,23 @@ function J.event_meta(names, raw)
   return next(chosen) and mpack(chosen) or nil
 end
 
+-- The head of an event with these fields behind the first 17, and these fields: actor, meta and
+-- what later versions added, packed or nil. Copies core/event_log.py: with_later.
+local function with_later(...)
+  local n = select("#", ...)
+  while n > 0 and not select(n, ...) do n = n - 1 end
+  if n == 0 then return EVENT.item, "" end
+  local fields = { ... }
+  for i = 1, n do fields[i] = fields[i] or PACK.none end
+  return EVENT.longer_item .. char(EVENT.fields + n), concat(fields, "", 1, n)
+end
+
 -- Log one transition of a loaded job, as the job is now. `previous` is the code of a state, or nil.
 -- `job.actor` is who gave the command that caused it, if one did.
 function J.event(cx, job, kind, previous, reason, err, fingerprint, worker)
   local items, names = J.items(cx, worker), J.event_meta_names(cx)
   local meta = names and J.event_meta(names, job.raw)
-  local head, tail = EVENT.item, ""
-  if meta then
-    head, tail = EVENT.item_with_meta, pmaybe(job.actor) .. meta
-  elseif job.actor then
-    head, tail = EVENT.item_with_actor, pstr(job.actor)
-  end
+  local head, tail = with_later(job.actor and pstr(job.actor), meta)
   items[#items + 1] = head .. char(J.KIND[kind]) .. pstr(job.id) .. pint(job.life) .. job.nk
     .. pint(job.attempt) .. pint(job.failures) .. pint(job.stalls) .. char(job.state)
     .. (previous and char(previous) or PACK.none) .. pmaybe(reason) .. pmaybe(err)
@@ -96,11 +102,11 @@ function J.log_operation(cx, home, kind, reason, actor)
       type = "tell", kind = kind, reason = reason, actor = actor, nonce = nonce,
     })
   end
-  local items = J.items(cx)
-  items[#items + 1] = (actor and EVENT.item_with_actor or EVENT.item) .. char(J.KIND[kind])
+  local items, head, tail = J.items(cx), with_later(actor and pstr(actor))
+  items[#items + 1] = head .. char(J.KIND[kind])
     .. PACK.no_text .. EVENT.life_0 .. PACK.no_text .. PACK.none .. EVENT.no_counts
     .. PACK.none .. PACK.none .. pmaybe(reason) .. PACK.none .. PACK.none .. PACK.time .. cx.now6
-    .. PACK.none .. PACK.none .. PACK.none .. (actor and pstr(actor) or "")
+    .. PACK.none .. PACK.none .. PACK.none .. tail
 end
 
 -- Log jobs that were accepted and are waiting. They get an entry of their own, which is shorter

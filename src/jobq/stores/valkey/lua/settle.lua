@@ -22,10 +22,11 @@ end
 -- the checkpoint.
 local BESIDES = {
   snooze = function(cx, job, o, data)
-    if J.is_late(cx.prefix, job.id, job.attempt, o.saved_number or 0) then return end
+    local number = o.saved_number or 0
     if o.saved then
+      if J.is_late(cx.prefix, job.id, job.attempt, number) then return end
       J.extra(cx, job, EXTRA.saved, data)
-    elseif J.has(job.rflags, RUN_FLAG.extras) then
+    elseif number == 0 and J.has(job.rflags, RUN_FLAG.extras) then
       call("HDEL", cx.prefix .. KEY.extras .. job.id, EXTRA.saved)
     end
   end,

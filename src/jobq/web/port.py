@@ -8,9 +8,6 @@ from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
 from jobq.console.probes import Answer, Route
-from jobq.server.context import NoTokens
-from jobq.server.host import Host
-from jobq.server.plan import WebPlan
 from jobq.web.serving import listening, served
 from jobq.web.site import Dashboard
 
@@ -19,26 +16,10 @@ PREFIX = "/ui"
 
 @contextlib.asynccontextmanager
 async def web_port(
-    plan: WebPlan, host: Host, routes: Mapping[str, Route], *, address: str, port: int
+    dashboard: Dashboard, routes: Mapping[str, Route], address: tuple[str, int]
 ) -> AsyncIterator[int]:
-    """Serve the dashboard and these routes while the context is open. Yields the port.
-
-    The dashboard uses the guarded store of the signed-in person, with the same tokens, tenants and
-    quotas as gRPC. A server that checks no tokens serves its dashboard to this machine only.
-    """
-    context = host.context
-    authenticator = context.authenticator
-    dashboard = Dashboard(
-        context.store,
-        sign_in=None if isinstance(authenticator, NoTokens) else authenticator,
-        read_only=plan.read_only,
-        hide_payloads=plan.hide_payloads,
-        secret=plan.secret,
-        tenants=context.settings.tenants,
-        guard=lambda store, principal, tenants: context.guard(store, principal, tenants),
-    )
-    host.on_stop.append(dashboard.end_streams)
-    listener = listening(address, port)
+    """Serve the dashboard and these routes while the context is open. Yields the port."""
+    listener = listening(*address)
     async with served(_Port(dashboard, routes), listener):
         yield listener.getsockname()[1]
 

@@ -10,9 +10,13 @@ from itertools import compress
 
 from msgspec.structs import replace
 
+from jobq.access.guarded.rules import MAX_LIMIT, READ, Guard, bounded, in_place
+from jobq.access.parts import check_parts
+from jobq.access.quotas import ROOM_MS
+from jobq.access.specs import check_outcome, check_span, check_word
 from jobq.client.session import batches
 from jobq.core.checks import MAX_STEPS, check_id, check_step_size
-from jobq.core.defaults import LOG_LINE, LOG_LINES
+from jobq.core.defaults import LOG_LINES, LONGEST_LINE
 from jobq.core.failures import bounded_failure
 from jobq.core.new_jobs import Checked, check_specs
 from jobq.core.printable import one_line
@@ -40,16 +44,10 @@ from jobq.core.records import (
     lane_of,
 )
 from jobq.errors import InvalidJob, JobNotFound, JobqError, PayloadTooLarge, StoreUnavailable
-from jobq.server.guarded.rules import MAX_LIMIT, READ, Guard, bounded, in_place
-from jobq.server.parts import check_parts
-from jobq.server.quotas import ROOM_MS
-from jobq.server.specs import check_outcome, check_span, check_word
 from jobq.stores.base import pipeline_of
 
 log = logging.getLogger("jobq.server")
 
-_LONGEST_LINE = LOG_LINE + 100
-"""Characters of a log line. A client that cuts a line says how much is missing."""
 _MAX_TOKEN = 4_096
 """Characters of the token of a lease, which contains the names of the worker and its call."""
 _REFUSED = PutResult(id="", life=0, state=None)
@@ -63,13 +61,11 @@ class GuardedHot(Guard):
     ) -> list[PutResult]:
         """Accept jobs. A caller without the scope `read` does not see the job of a duplicate."""
         specs = self._checked(specs, flow, whole=flow is None)
-        if self._tenants.unlimited:
-            results = await self._store.put(specs, flow=flow, last=last)
-        else:
-            async with self._admitted(specs, flow) as stored:
-                results = await self._put(specs, flow, last)
-                stored += results
-        return self._shown(results)
+        if self._tenants.unlimited:  # the hot path: nothing is counted
+            return self._shown(await self._store.put(specs, flow=flow, last=last))
+        async with self._admitted(specs, flow) as stored:
+            stored += await self._put(specs, flow, last)
+        return self._shown(stored)
 
     async def put_all(
         self, specs: Sequence[JobSpec], *, step: int, flow: str | None = None
@@ -123,9 +119,6 @@ class GuardedHot(Guard):
     ) -> AsyncIterator[list[PutResult]]:
         """Inside the context, quotas count the jobs as being stored. It fills in the results."""
         results: list[PutResult] = []
-        if self._tenants.unlimited:
-            yield results
-            return
         places = await self._tenants.admit(self._store, specs, flow=flow)
         try:
             yield results
@@ -144,7 +137,7 @@ class GuardedHot(Guard):
         except JobqError:
             self._tenants.refused(specs, flow)
             raise
-        if flow is not None and not self._tenants.unlimited:
+        if flow is not None:
             self._tenants.staged(specs, flow, last=last)
         return results
 
@@ -162,26 +155,22 @@ class GuardedHot(Guard):
         check_word(call, "call")
         if len(outcomes) > MAX_LIMIT:
             raise InvalidJob(f"{len(outcomes):,} outcomes are more than {MAX_LIMIT:,} in one call")
-        outcomes = [self._bounded_outcome(each) for each in outcomes]
-        for each in outcomes:
-            if isinstance(each, Block):
-                self._own_edges(each.after)
-            check_outcome(each)
+        mine: list[AnyOutcome] = []
+        others: list[LeaseRef] = []
+        for outcome in map(self._bounded_outcome, outcomes):
+            if isinstance(outcome, Block):
+                self._own_edges(outcome.after)
+            check_outcome(outcome)
+            if self._is_own(outcome.queue.tenant):
+                mine.append(outcome)
+            else:
+                others.append(LeaseRef(outcome.queue, outcome.id, outcome.token))
         if then is not None:
             self._own_all(then.queues)
             check_span(then.lease_ms, "lease_ms", least=1)
             await self._tenants.admit_queues(self._store, then.queues)
             if then.limit != (limit := bounded(then.limit)):
                 then = replace(then, limit=limit)
-        if self.principal.tenant is None:
-            return await self._settle(outcomes, worker=worker, call=call, then=then)
-        mine: list[AnyOutcome] = []
-        others: list[LeaseRef] = []
-        for each in outcomes:
-            if self._is_own(each.queue.tenant):
-                mine.append(each)
-            else:
-                others.append(LeaseRef(each.queue, each.id, each.token))
         settled = await self._settle(mine, worker=self._named(worker), call=call, then=then)
         return replace(settled, stale=(*settled.stale, *others)) if others else settled
 
@@ -275,9 +264,9 @@ class GuardedHot(Guard):
         for data in (note.progress, note.saved):
             if data is not None:
                 self._tenants.check_payload(tenant, len(data))
-        if len(note.lines) > LOG_LINES or any(len(line) > _LONGEST_LINE for line in note.lines):
+        if len(note.lines) > LOG_LINES or any(len(line) > LONGEST_LINE for line in note.lines):
             return replace(
-                note, lines=tuple(each[:_LONGEST_LINE] for each in note.lines[-LOG_LINES:])
+                note, lines=tuple(each[:LONGEST_LINE] for each in note.lines[-LOG_LINES:])
             )
         return note
 
@@ -286,15 +275,12 @@ class GuardedHot(Guard):
 
         Workers count the steps of the jobs that they run (core/steps.py), but not all clients do.
         """
-        if not notes:
-            return
-        jobs = list(dict.fromkeys(JobKey(note.lease.queue, note.lease.id) for note in notes))
-        found = dict(zip(jobs, await self._store.get(jobs), strict=True))
-        for job, record in found.items():
-            steps = {} if record is None else dict(record.steps)
-            for note in notes:
-                if JobKey(note.lease.queue, note.lease.id) == job:
-                    steps.update(note.steps)
+        added: dict[JobKey, dict[str, bytes]] = {}
+        for note in notes:
+            added.setdefault(JobKey(note.lease.queue, note.lease.id), {}).update(note.steps)
+        found = await self._store.get(list(added)) if added else []
+        for (job, new), record in zip(added.items(), found, strict=True):
+            steps = new if record is None else dict(record.steps) | new
             if len(steps) > MAX_STEPS:
                 raise InvalidJob(f"job {job.id} has more than {MAX_STEPS:,} steps")
             size = sum(len(name.encode()) + len(data) for name, data in steps.items())

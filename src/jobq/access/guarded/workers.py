@@ -7,12 +7,12 @@ from typing import Self
 
 from msgspec.structs import replace
 
+from jobq.access.guarded.rules import Guard, bounded
+from jobq.access.specs import check_ttl, check_word, check_worker
 from jobq.core.records import (
     QueueName,
 )
 from jobq.core.workers import Beat, WorkerRecord, WorkerRequest
-from jobq.server.guarded.rules import Guard, bounded
-from jobq.server.specs import check_ttl, check_word, check_worker
 
 
 class GuardedWorkers(Guard):

@@ -5,108 +5,14 @@ the dashboard. docs/guide/access.md is made from it (scripts/access_doc.py).
 from __future__ import annotations
 
 from itertools import product
-from typing import Literal
 
 import msgspec
 
-from jobq.server.principal import Principal, Scope
-
-Named = Literal["nothing", "queues", "jobs", "leases", "workers", "tenant", "election"]
-"""What the arguments of a call name, so what has to belong to the caller's tenant.
-
-`queues`: queues, also inside specs, edges, templates and records. `jobs` and `leases`: single jobs,
-which look missing or lost if they belong to another tenant. `workers`: names of workers, which are
-apart for each tenant. `election`: a leadership, which is apart for each tenant.
-"""
-
-Elsewhere = Literal["missing", "refused", "hidden"]
-"""What happens to something of another tenant.
-
-`missing`: the reply is the same as for something that does not exist. `refused`: JobNotFound.
-`hidden`: it is left out of the reply.
-"""
-
-
-class CallRule(msgspec.Struct, frozen=True, kw_only=True):
-    """Who may make a call of the Store contract."""
-
-    scopes: frozenset[Scope]
-    """One of these is enough. Empty: every caller may make the call. `admin` is always enough."""
-    names: Named = "queues"
-    elsewhere: Elsewhere = "refused"
-
-
-def _rule(*scopes: Scope, names: Named = "queues", elsewhere: Elsewhere = "refused") -> CallRule:
-    return CallRule(scopes=frozenset(scopes), names=names, elsewhere=elsewhere)
-
-
-_ADMIN = _rule("admin")
-_READ = _rule("read")
-
-CALLS: dict[str, CallRule] = {
-    # What runs for every job.
-    "put": _rule("produce"),
-    "settle": _rule("work"),
-    "extend": _rule("work", names="leases", elsewhere="missing"),
-    "note": _rule("work", names="leases", elsewhere="missing"),
-    "sleep": _rule("work"),
-    "listen": _rule("read", "work"),
-    # What people and their tools do.
-    "alter": _rule("produce", names="jobs", elsewhere="missing"),
-    "declare": _rule("produce", "work"),
-    "set_limits": _ADMIN,
-    "pause": _ADMIN,
-    "resume": _ADMIN,
-    "hold": _ADMIN,
-    "release_hold": _ADMIN,
-    "release_lock": _ADMIN,
-    "purge_pending": _ADMIN,
-    "purge_ended": _ADMIN,
-    "obliterate": _ADMIN,
-    "restore": _ADMIN,
-    "put_schedule": _rule("produce", "work"),
-    "drop_schedule": _rule("produce"),
-    "pause_schedule": _ADMIN,
-    "list_schedules": _rule("read", "work", elsewhere="hidden"),
-    "fire": _rule("work"),
-    # Reading. Workers read the jobs that their handlers wait for.
-    "get": _rule("read", "work", names="jobs", elsewhere="missing"),
-    "find": _READ,
-    "skip": _READ,
-    "count": _rule("read", "work"),
-    "stats": _READ,
-    "holds": _rule("read", "work"),
-    "find_lock": _READ,
-    "metrics": _READ,
-    "logs": _rule("read", names="jobs", elsewhere="missing"),
-    "queues": _rule("read", "work", names="tenant", elsewhere="hidden"),
-    # Workers.
-    "beat": _rule("work", names="workers"),
-    "retire": _rule("work", names="workers"),
-    "workers": _rule("read", names="workers", elsewhere="hidden"),
-    "ask_worker": _rule("admin", names="workers", elsewhere="missing"),
-    "lead": _rule("work", names="election"),
-    # The event log. Moving a reader decides what the log keeps (see PARTS).
-    "read_events": _READ,
-    "ack_events": _READ,
-    "readers": _READ,
-    "remove_reader": _ADMIN,
-    # The server opens and closes its store, and does its upkeep.
-    "migrate": _rule(names="nothing"),
-    "aclose": _rule(names="nothing"),
-    "tick": _rule("work", names="nothing"),
-}
-"""Every call of the Store contract."""
-
-PARTS: dict[str, CallRule] = {
-    "alter that removes a job": _ADMIN,
-    "ack_events with a position": _ADMIN,
-}
-"""What a call needs besides its own scope if it does this."""
+from jobq.access.principal import Principal, Scope
 
 
 class Door(msgspec.Struct, frozen=True, kw_only=True):
-    """Who may use an RPC or a route of the dashboard."""
+    """Who may make a call of the Store contract, or use an RPC or a route of the dashboard."""
 
     needs: tuple[frozenset[Scope], ...] = ()
     """One scope of each is needed, and `admin` is always enough. Empty: every caller."""
@@ -114,6 +20,8 @@ class Door(msgspec.Struct, frozen=True, kw_only=True):
     """When something more is needed, and what: `("with a position", {"admin"})`."""
     signed_in: bool = True
     """Whether the caller has to say who it is."""
+    calls: tuple[str, ...] = ()
+    """The calls of the Store contract whose scopes these are."""
 
     def admits(self, principal: Principal) -> bool:
         """Whether the principal may use it."""
@@ -139,17 +47,86 @@ def _in_words(needs: tuple[frozenset[Scope], ...]) -> str:
     return (", or " if any(" and " in text for text in texts) else " or ").join(texts)
 
 
-def _of(*calls: str, besides: tuple[str, str] | None = None) -> Door:
-    """Needs the scopes of these calls of the contract."""
-    return Door(
-        needs=tuple(dict.fromkeys(CALLS[call].scopes for call in calls)),
-        besides=None if besides is None else (besides[0], PARTS[besides[1]].scopes),
-    )
+def _rule(*scopes: Scope) -> Door:
+    """One of these scopes is enough."""
+    return Door(needs=(frozenset(scopes),))
 
 
 _ANY = Door()
 _OPEN = Door(signed_in=False)
-_TO_ADMINS = Door(needs=(_ADMIN.scopes,))
+_ADMIN = _rule("admin")
+_READ = _rule("read")
+
+CALLS: dict[str, Door] = {
+    # What runs for every job.
+    "put": _rule("produce"),
+    "settle": _rule("work"),
+    "extend": _rule("work"),
+    "note": _rule("work"),
+    "sleep": _rule("work"),
+    "listen": _rule("read", "work"),
+    # What people and their tools do.
+    "alter": _rule("produce"),
+    "declare": _rule("produce", "work"),
+    "set_limits": _ADMIN,
+    "pause": _ADMIN,
+    "resume": _ADMIN,
+    "hold": _ADMIN,
+    "release_hold": _ADMIN,
+    "release_lock": _ADMIN,
+    "purge_pending": _ADMIN,
+    "purge_ended": _ADMIN,
+    "obliterate": _ADMIN,
+    "restore": _ADMIN,
+    "put_schedule": _rule("produce", "work"),
+    "drop_schedule": _rule("produce"),
+    "pause_schedule": _ADMIN,
+    "list_schedules": _rule("read", "work"),
+    "fire": _rule("work"),
+    # Reading. Workers read the jobs that their handlers wait for.
+    "get": _rule("read", "work"),
+    "find": _READ,
+    "skip": _READ,
+    "count": _rule("read", "work"),
+    "stats": _READ,
+    "holds": _rule("read", "work"),
+    "find_lock": _READ,
+    "metrics": _READ,
+    "logs": _READ,
+    "queues": _rule("read", "work"),
+    # Workers.
+    "beat": _rule("work"),
+    "retire": _rule("work"),
+    "workers": _READ,
+    "ask_worker": _ADMIN,
+    "lead": _rule("work"),
+    # The event log. Moving a reader decides what the log keeps (see PARTS).
+    "read_events": _READ,
+    "ack_events": _READ,
+    "readers": _READ,
+    "remove_reader": _ADMIN,
+    # The server opens and closes its store, and does its upkeep.
+    "migrate": _ANY,
+    "aclose": _ANY,
+    "tick": _rule("work"),
+}
+"""Every call of the Store contract."""
+
+PARTS: dict[str, Door] = {
+    "alter that removes a job": _ADMIN,
+    "ack_events with a position": _ADMIN,
+}
+"""What a call needs besides its own scope if it does this."""
+
+
+def _of(*calls: str, besides: tuple[str, str] | None = None) -> Door:
+    """Needs the scopes of these calls of the contract."""
+    return Door(
+        calls=calls,
+        needs=tuple(dict.fromkeys(needed for call in calls for needed in CALLS[call].needs)),
+        besides=None if besides is None else (besides[0], PARTS[besides[1]].needs[0]),
+    )
+
 
 RPCS: dict[str, Door] = {
     # JobService
@@ -190,7 +167,7 @@ RPCS: dict[str, Door] = {
     "ResumeWorker": _of("ask_worker"),
     "ShutdownWorker": _of("ask_worker"),
     "ListDeadLetters": _of("find"),
-    "RerunDeadLetters": _TO_ADMINS,  # it changes a whole queue, as PurgeDeadLetters does
+    "RerunDeadLetters": _ADMIN,  # it changes a whole queue, as PurgeDeadLetters does
     "PurgeDeadLetters": _of("purge_ended"),
     "ListReaders": _of("readers"),
     "RemoveReader": _of("remove_reader"),
@@ -266,12 +243,12 @@ ROUTES: dict[str, Door] = {
     "POST /api/v1/job/reschedule": _of("alter", "find"),
     "POST /api/v1/job/update": _of("alter", "find"),
     "POST /api/v1/job/signal": _of("alter", "find"),
-    "POST /api/v1/job/remove": _TO_ADMINS,
+    "POST /api/v1/job/remove": _ADMIN,
     "POST /api/v1/flow/rerun": _of("alter", "find"),
     "POST /api/v1/jobs/rerun": _of("alter", "find"),
     "POST /api/v1/jobs/cancel": _of("alter", "find"),
     "POST /api/v1/jobs/promote": _of("alter", "find"),
-    "POST /api/v1/jobs/remove": _TO_ADMINS,
+    "POST /api/v1/jobs/remove": _ADMIN,
     "POST /api/v1/schedule/run": _of("put", "list_schedules"),
     "POST /api/v1/schedule/pause": _of("pause_schedule"),
     "POST /api/v1/schedule/resume": _of("pause_schedule"),
@@ -285,9 +262,5 @@ ROUTES: dict[str, Door] = {
 """Every route of the dashboard, below its mount. A page shows a button only if its action admits
 the reader."""
 
-DOORS: dict[str, Door] = {
-    **{name: Door(needs=(rule.scopes,)) for name, rule in {**CALLS, **PARTS}.items()},
-    **RPCS,
-    **ROUTES,
-}
+DOORS: dict[str, Door] = {**CALLS, **PARTS, **RPCS, **ROUTES}
 """All of them by name: what `Guard.check` looks up."""

@@ -6,10 +6,10 @@ service has rules of its own. What belongs to another tenant looks as if it did 
 
 from __future__ import annotations
 
-from jobq.server.guarded.hot import GuardedHot
-from jobq.server.guarded.operators import GuardedOperators
-from jobq.server.guarded.reads import GuardedReads
-from jobq.server.guarded.workers import GuardedWorkers
+from jobq.access.guarded.hot import GuardedHot
+from jobq.access.guarded.operators import GuardedOperators
+from jobq.access.guarded.reads import GuardedReads
+from jobq.access.guarded.workers import GuardedWorkers
 
 
 class GuardedStore(GuardedHot, GuardedOperators, GuardedReads, GuardedWorkers):

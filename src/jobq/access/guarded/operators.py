@@ -8,6 +8,9 @@ from itertools import compress
 
 from msgspec.structs import replace
 
+from jobq.access.guarded.rules import ADMIN, Guard, bounded, in_place, passed
+from jobq.access.schedules import TenantSchedules
+from jobq.access.specs import check_span
 from jobq.core.checks import (
     MAX_ACTOR_LENGTH,
     MAX_STEPS,
@@ -42,23 +45,28 @@ from jobq.core.records import (
     JobRecord,
     QueueName,
 )
-from jobq.core.states import State
+from jobq.core.spec_checks import MAX_ORIGIN
 from jobq.core.waits import CHILD
 from jobq.errors import InvalidJob, QuotaExceeded
-from jobq.server.guarded.rules import ADMIN, Guard, bounded, in_place
-from jobq.server.schedules import TenantSchedules
-from jobq.server.specs import check_span
+from jobq.stores.base import OperatorStore, ScheduleStore
 
 MAX_NAMED = 10_000
 """Keys or tasks that a queue may store settings of."""
-_MAX_NOTE = 4_096
-"""Bytes of a job's note about a child: its label, its queue and its id (core/waits.py)."""
 _AGAIN = (Rerun, Revive)
 """Commands that make an ended job unfinished again."""
 
 
 class GuardedOperators(Guard):
     """OperatorStore and ScheduleStore."""
+
+    pause = passed(OperatorStore.pause, makes_queue=True)
+    resume = passed(OperatorStore.resume, makes_queue=True)
+    release_hold = passed(OperatorStore.release_hold)
+    release_lock = passed(OperatorStore.release_lock)
+    purge_pending = passed(OperatorStore.purge_pending)
+    purge_ended = passed(OperatorStore.purge_ended)
+    drop_schedule = passed(ScheduleStore.drop_schedule)
+    pause_schedule = passed(ScheduleStore.pause_schedule)
 
     async def alter(self, commands: Sequence[AnyCommand]) -> list[Altered]:
         """Carry out commands. Jobs of other tenants are missing. Removing a job needs admin."""
@@ -103,10 +111,9 @@ class GuardedOperators(Guard):
         elif isinstance(command, Update):
             self._tenants.check_payload(tenant, len(command.payload))
         elif isinstance(command, SendSignal):
-            # A running job notes its children as signals to itself, always of its own tenant.
-            note = command.name.startswith(CHILD)
-            if note and len(command.name) + len(command.value) > _MAX_NOTE:
-                raise InvalidJob("the note of a child is longer than a label, a queue and an id")
+            # A running job notes its children as signals to itself: their queue and id, in UTF-8.
+            if command.name.startswith(CHILD) and len(command.value) > 4 * MAX_ORIGIN:
+                raise InvalidJob("the note of a child is longer than a queue and an id")
             self._tenants.check_payload(tenant, len(command.value))
         return command
 
@@ -153,20 +160,6 @@ class GuardedOperators(Guard):
         await self._tenants.admit_queues(self._store, [queue])
         await self._store.set_limits(queue, limits, key=key, actor=self._actor(actor))
 
-    async def pause(self, queue: QueueName, *, actor: str | None = None) -> None:
-        """Stop claims."""
-        self.check("pause")
-        self._own(queue)
-        await self._tenants.admit_queues(self._store, [queue])
-        await self._store.pause(queue, actor=self._actor(actor))
-
-    async def resume(self, queue: QueueName, *, actor: str | None = None) -> None:
-        """Allow claims again."""
-        self.check("resume")
-        self._own(queue)
-        await self._tenants.admit_queues(self._store, [queue])
-        await self._store.resume(queue, actor=self._actor(actor))
-
     async def hold(
         self, queue: QueueName, ms: int, key: str | None = None, *, actor: str | None = None
     ) -> None:
@@ -180,57 +173,6 @@ class GuardedOperators(Guard):
             _check_number(len(held.keys() | {key}), "held keys")
         await self._tenants.admit_queues(self._store, [queue])
         await self._store.hold(queue, ms, key, actor=self._actor(actor))
-
-    async def release_hold(
-        self, queue: QueueName, key: str | None = None, *, actor: str | None = None
-    ) -> bool:
-        """Lift a hold."""
-        self.check("release_hold")
-        self._own(queue)
-        return await self._store.release_hold(queue, key, actor=self._actor(actor))
-
-    async def release_lock(
-        self, queue: QueueName, lock: str, *, job: str | None = None, actor: str | None = None
-    ) -> bool:
-        """Release a unique lock."""
-        self.check("release_lock")
-        self._own(queue)
-        return await self._store.release_lock(queue, lock, job=job, actor=self._actor(actor))
-
-    async def purge_pending(
-        self,
-        queue: QueueName,
-        *,
-        delayed: bool = False,
-        limit: int = 1000,
-        actor: str | None = None,
-    ) -> int:
-        """Cancel waiting jobs."""
-        self.check("purge_pending")
-        self._own(queue)
-        return await self._store.purge_pending(
-            queue, delayed=delayed, limit=bounded(limit), actor=self._actor(actor)
-        )
-
-    async def purge_ended(
-        self,
-        queue: QueueName,
-        state: State,
-        *,
-        older_than_ms: int = 0,
-        limit: int = 1000,
-        actor: str | None = None,
-    ) -> int:
-        """Remove records of ended jobs."""
-        self.check("purge_ended")
-        self._own(queue)
-        return await self._store.purge_ended(
-            queue,
-            state,
-            older_than_ms=older_than_ms,
-            limit=bounded(limit),
-            actor=self._actor(actor),
-        )
 
     async def obliterate(
         self, queue: QueueName, *, force: bool = False, limit: int = 1000, actor: str | None = None
@@ -267,20 +209,6 @@ class GuardedOperators(Guard):
             next_ms = first_time(spec, self._now_ms())
         await self._tenants.admit_schedule(self._store, spec, self._now_ms())
         return await self._store.put_schedule(spec, next_ms=next_ms, actor=self._actor(actor))
-
-    async def drop_schedule(self, queue: QueueName, id: str, *, actor: str | None = None) -> bool:
-        """Remove a schedule."""
-        self.check("drop_schedule")
-        self._own(queue)
-        return await self._store.drop_schedule(queue, id, actor=self._actor(actor))
-
-    async def pause_schedule(
-        self, queue: QueueName, id: str, *, paused: bool, actor: str | None = None
-    ) -> Altered:
-        """Pause or resume a schedule."""
-        self.check("pause_schedule")
-        self._own(queue)
-        return await self._store.pause_schedule(queue, id, paused=paused, actor=self._actor(actor))
 
     async def list_schedules(
         self, queue: QueueName | None = None, *, due: bool = False, limit: int = 100

@@ -13,7 +13,18 @@ import time
 from urllib.parse import urlsplit
 
 from jobq.core.redact import redacted_url
-from jobq.errors import ConfigError, CorruptStore, JobqError, LockTimeout, StoreUnavailable
+from jobq.errors import (
+    AccessDenied,
+    ConfigError,
+    CorruptStore,
+    InvalidJob,
+    JobNotFound,
+    JobqError,
+    LockTimeout,
+    QueueFull,
+    QuotaExceeded,
+    StoreUnavailable,
+)
 
 log = logging.getLogger("jobq.server")
 
@@ -23,6 +34,9 @@ down, every call of every client fails."""
 _MAX_KNOWN = 1_000
 _ABOUT_A_SERVER = re.compile(r"\S+:\d{1,5} ")
 """How messages begin that are about a node of the store, which its URL need not name."""
+_REPEATING = (InvalidJob, JobNotFound, AccessDenied, QueueFull, QuotaExceeded)
+"""Errors whose messages repeat what the caller said, which may be the address of the store. If they
+were hidden, callers could guess the address. A message that is about the store begins with it."""
 
 
 class Unready(StoreUnavailable):
@@ -55,6 +69,8 @@ class Told:
         if isinstance(error, StoreUnavailable):
             return not isinstance(error, Unready)
         text = str(error)
+        if isinstance(error, _REPEATING):
+            return text.startswith(self._tells)
         return any(tell in text for tell in self._tells) or (
             isinstance(error, (ConfigError, CorruptStore)) and bool(_ABOUT_A_SERVER.match(text))
         )

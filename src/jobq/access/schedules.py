@@ -12,10 +12,10 @@ from itertools import compress
 
 from msgspec.structs import replace
 
+from jobq.access.quotas import TenantRules
 from jobq.core import cron
 from jobq.core.queues import Fire, ScheduleRecord
 from jobq.core.records import QueueName
-from jobq.server.quotas import TenantRules
 from jobq.stores.base import Clock, Store
 
 
