@@ -51,7 +51,10 @@ def test_an_option_is_added_by_these_steps(copy: Copy) -> None:
 FORGOTTEN = {
     "the name in a Valkey record": ("src/jobq/core/options.py", '        recorded="color",\n'),
     "the place in SQL stores": ("src/jobq/core/options.py", "        packed=21,\n"),
-    "the lease": ("src/jobq/core/options.py", "        lease=True,\n"),
+    "the lease": (
+        "src/jobq/core/options.py",
+        '        lease=True,\n        help="Color of the job.",\n',
+    ),
     "the words": ("src/jobq/core/options.py", '        help="Color of the job.",\n'),
     "the message": ("proto/jobq/v1/common.proto", "  string color = 21;\n"),
     "its values": ("src/jobq_conformance/spec_values.py", '        "color": _ID,\n'),
