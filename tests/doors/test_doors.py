@@ -398,7 +398,7 @@ async def by_spark(scene: Scene, case: Case, spec: JobSpec) -> JobKey:
 _FLAGS = {"name": "", "id": "--id"} | {
     option.field: f"--{option.flag or name.replace('_', '-')}"
     for name, option in BY_NAME.items()
-    if option.cli and option.kind in ("text", "count")
+    if option.cli and option.kind in ("text", "count") and name != "id"
 }
 
 
