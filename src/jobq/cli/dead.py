@@ -96,7 +96,7 @@ async def rerun(
     yes: bool,
 ) -> int:
     """Run failed jobs again from the start (alias: retry)."""
-    return await _each(ctl, ids, queues, name, every, yes, "rerun", "rerun", "Run {n} again?")
+    return await _each(ctl, ids, queues, name, every, yes, "rerun")
 
 
 @dead.command(
