@@ -1,6 +1,7 @@
 """Check which module imports which. Prints one line per broken rule and exits with 1.
 
-    cli → server, web → access → jobq (the public names) → api → engine, client → stores.base → core
+    cli → server, web → access → jobq (the public names) → api → engine, operations → client
+    → stores.base → core
 
 - A store imports no other store; `stores` opens them by name, so a driver is loaded when it is
   needed. The stores on SQL databases share `stores.relational`, which imports no driver.
@@ -28,7 +29,9 @@ PACKAGE = "jobq"
 
 STORES = frozenset({"stores.sqlite", "stores.valkey", "stores.postgres", "stores.remote"})
 TELEMETRY = frozenset({"otel", "prometheus", "sentry"})
-BELOW_API = frozenset({"engine", "executors", "client", "stores", "stores.base", "core", "errors"})
+BELOW_API = frozenset(
+    {"engine", "executors", "operations", "client", "stores", "stores.base", "core", "errors"}
+)
 PUBLIC = BELOW_API | {"api", "public"}
 GRPC = frozenset({"rpc", "server", "stores.remote", "testing.fake_worker"})
 
@@ -50,12 +53,14 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     # `client` is how calls reach a store; `executors` is where handlers run, and what they see of
     # their job.
     "client": frozenset({"stores", "stores.base", "core", "errors"}),
+    # `operations` is what operators do, once for api, cli, server, web and django.
+    "operations": frozenset({"client", "stores.base", "core", "errors"}),
     "executors": frozenset({"stores.base", "core", "errors"}),
     "engine": frozenset({"executors", "stores", "stores.base", "core", "errors"}),
     "api": BELOW_API,
     "public": BELOW_API | {"api", "testing.fake_worker"},
     # Integrations that users import by name. Their command lines are those of jobq.
-    "django": frozenset({"public", "api", "client", "core", "errors"}),
+    "django": frozenset({"public", "api", "operations", "client", "core", "errors"}),
     "django.management": PUBLIC | {"django", "cli"},
     # Telemetry is middleware. Engine, stores and api know none of it, and `import jobq` needs none.
     **{telemetry: BELOW_API | {"api"} for telemetry in TELEMETRY},
@@ -72,7 +77,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     # A worker for tests of a server, in a few calls of WorkerService.
     "testing.fake_worker": PUBLIC | {"rpc"},
     # Who may do what: the rules that server and web share.
-    "access": frozenset({"api", "client", "stores.base", "core", "errors"}),
+    "access": frozenset({"client", "stores.base", "core", "errors"}),
     "web": PUBLIC | {"access", "console"},
     # It uses the connection of stores.valkey for hints between servers.
     "server": PUBLIC | {"access", "rpc", "relay", "console", "prometheus", "otel", "stores.valkey"},

@@ -36,7 +36,7 @@ from jobq.api.middleware import CallNext, Middleware
 from jobq.api.options import JobOptions, TaskOptions
 from jobq.api.queue import Queue
 from jobq.api.schedule import ScheduleInfo
-from jobq.api.selection import BulkProgress, JobCriteria, Preview, Selection
+from jobq.api.selection import Preview, Selection
 from jobq.api.stopped import Stopped
 from jobq.api.sync.flow import SyncFlow
 from jobq.api.sync.job import SyncJob
@@ -46,7 +46,6 @@ from jobq.api.sync.selection import SyncSelection
 from jobq.api.sync.task import SyncTask
 from jobq.api.task import AsyncTask, Call, PlainTask, Task
 from jobq.api.tasks import Tasks
-from jobq.api.tree import FlowNode, FlowTree
 from jobq.api.update import JobUpdate
 from jobq.api.worker import Worker
 from jobq.api.worker_callbacks import MissedTime
@@ -80,6 +79,9 @@ from jobq.errors import (
     UnstorableResult,
     WaitTimeout,
 )
+from jobq.operations.bulk import BulkProgress
+from jobq.operations.flows import FlowNode, FlowTree
+from jobq.operations.selecting import JobCriteria
 
 __all__ = [
     # producing

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 from datetime import timedelta
 from typing import Any
 
 import pytest
 
 from jobq import BulkProgress, InvalidJob, Queue, Reject, State, Worker
-from jobq.api.selection import Matching
+from jobq.operations.listing import Matching
 from jobq.testing import FakeClock, Sandbox
 
 
@@ -229,16 +228,15 @@ async def test_a_job_that_ends_in_another_selected_state_is_rerun_once(queue: Qu
     async with Worker(queue):
         for job in jobs:
             await job.wait(timeout=30)
-        pages = Matching.pages
+        page = Matching.page
 
-        async def slowly(self: Matching, *given: Any) -> AsyncIterator[Any]:
-            async for page in pages(self, *given):
-                yield page
-                for job in jobs:  # all of them have failed before the next state is read
-                    await queue.job(job.id).wait(timeout=30)
+        async def slowly(self: Matching, *given: Any) -> Any:
+            for job in jobs:  # all of them have failed before the next state is read
+                await queue.job(job.id).wait(timeout=30)
+            return await page(self, *given)
 
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(Matching, "pages", slowly)
+            patch.setattr(Matching, "page", slowly)
             done = await queue.select("completed", "failed").rerun()
     assert (done.changed, sorted(attempts)) == (3, [0, 0, 1, 1, 2, 2])
 

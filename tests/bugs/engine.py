@@ -208,17 +208,17 @@ CALLERS = (
     bug(
         "a bulk rerun of several states runs a job again twice",
         "b05637ce",
-        f"{API}/selection.py",
-        "if record.id not in rerun]",
+        "src/jobq/operations/bulk.py",
+        "if not self._is_new(record)]",
         "if True]",
         found_by=("tests/api/test_selection.py", "-k", "another_selected", "--store", "memory"),
     ),
     bug(
         "a slow bulk purge removes a job that was rerun meanwhile",
         "a4349a58",
-        f"{API}/selection.py",
-        "keys = await _in_same_life(store, qname, part)",
-        "pass",
+        "src/jobq/operations/bulk.py",
+        "life=each.life, ",
+        "",
         found_by=("tests/api/test_selection.py", "-k", "purge_at_a_pace", "--store", "memory"),
     ),
 )

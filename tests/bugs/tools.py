@@ -33,7 +33,7 @@ TOOLS = (
     bug(
         "a copy of a store to itself removes its jobs",
         "03f96b7f",
-        "src/jobq/client/store_copy/queue_copy.py",
+        "src/jobq/operations/store_copy/queue_copy.py",
         "        await self._check_apart()\n",
         "        await self._hold()\n",
         found_by=("tests/store_copy", "-k", "to_itself"),

@@ -28,8 +28,6 @@ from jobq import Queue, Unique, Worker
 from jobq.access.principal import ANYONE
 from jobq.cli.ctl import main
 from jobq.client.sender import Sender
-from jobq.client.store_copy.queue_copy import QueueCopy
-from jobq.client.store_copy.side import Side
 from jobq.core.commands import Rerun
 from jobq.core.options import BY_NAME, FIELDS, LETTER
 from jobq.core.queues import Fire, QueueConfig
@@ -45,6 +43,8 @@ from jobq.core.records import (
 from jobq.errors import InvalidJob, JobqError
 from jobq.executors.pool.messages import AddRequest
 from jobq.executors.pool.requests import serve
+from jobq.operations.store_copy.queue_copy import QueueCopy
+from jobq.operations.store_copy.side import Side
 from jobq.rpc import contract
 from jobq.rpc.frames import encode
 from jobq.rpc.v1 import admin_pb2, common_pb2, jobs_pb2

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from jobq.api.schedule_template import template
 from jobq.core.commands import Altered, AnyCommand
 from jobq.core.decide import End, decide
 from jobq.core.event_records import EventRecord
@@ -22,6 +21,7 @@ from jobq.core.records import (
 )
 from jobq.core.states import State
 from jobq.errors import ConfigError
+from jobq.operations.schedules import template
 from jobq.stores.base import Store
 from jobq.stores.valkey.keys import partition_of
 from jobq_conformance.audit import audit

@@ -8,6 +8,7 @@ from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from jobq.core import outcomes
 from jobq.core.commands import (
@@ -242,13 +243,20 @@ def command(tag: str, key: JobKey) -> AnyCommand:
 
 
 @examples(len(WAYS) * len(APPLIES))
-@given(way=st.sampled_from(WAYS), tag=st.sampled_from(sorted(APPLIES)))
-def test_a_command_applies_when_core_says_so(table: Table, way: str, tag: str) -> None:
+@given(
+    way=st.sampled_from(WAYS),
+    tag=st.sampled_from(sorted(APPLIES)),
+    life=st.sampled_from([None, 0, 1]),
+)
+def test_a_command_applies_when_core_says_so(
+    table: Table, way: str, tag: str, life: int | None
+) -> None:
     async def play(q: Desk) -> None:
         await bring(q, way)
         before = await q.get("j")
-        given_ = command(tag, q.key("j"))
-        expected = "done" if applies(given_, before.state, before.attempt) else "late"
+        given_ = replace(command(tag, q.key("j")), life=life)
+        fits = applies(given_, before.state, before.attempt, before.life)
+        expected = "done" if fits else "late"
         assert await q.store.alter([given_]) == [expected]
         if expected == "late":
             assert await q.get("j") == before

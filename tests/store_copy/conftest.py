@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from jobq.client.store_copy import QueueCopy, Report, Side
+from jobq.operations.store_copy import QueueCopy, Report, Side
 from jobq.stores.base import Store
 from jobq_conformance.audit import audit
 from jobq_conformance.kit import Desk, FakeClock, fresh_queue

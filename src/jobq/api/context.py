@@ -22,6 +22,7 @@ from jobq.client.session import Session
 from jobq.client.tenants import granted_tenant
 from jobq.client.transaction import Surrounding
 from jobq.core import checks
+from jobq.core.calls import CallShape
 from jobq.core.codec import Codec
 from jobq.core.queues import QueueConfig, ScheduleSpec
 from jobq.core.records import JobRecord, QueueName
@@ -143,6 +144,12 @@ class QueueContext:
             await self.planners[id]() if id in self.planners else spec
             for id, spec in self.planned.items()
         ]
+
+    def parameters_of(self, name: str) -> Sequence[str]:
+        """The positional parameters of a task, if this process has its function."""
+        handler = self.tasks.get(name)
+        known = handler is not None and handler.batch is None
+        return CallShape(handler.fn).positional if handler and known else ()
 
     # ── arguments and results ─────────────────────────────────────────────────────────────────────
 

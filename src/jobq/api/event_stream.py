@@ -3,7 +3,6 @@ happen."""
 
 from __future__ import annotations
 
-import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Sequence
 from types import TracebackType
@@ -12,15 +11,11 @@ from typing import NamedTuple, Self
 from jobq.api import info
 from jobq.api.context import QueueContext
 from jobq.client.deadline import LOOK_AGAIN
-from jobq.client.waiting import closing
 from jobq.core import checks
 from jobq.core.checks import shown
 from jobq.core.event_records import EventRecord
-from jobq.core.records import Topic
 from jobq.errors import InvalidJob
-
-_PAGE = 1000
-"""Events per read."""
+from jobq.operations.log import LogFollower
 
 
 class Mark(NamedTuple):
@@ -71,7 +66,7 @@ class EventStream(AsyncIterator[info.Event]):
                 'events(follow=False) reads up to now: give after="0" for all events that are '
                 "kept, or a position"
             )
-        self._until: str | None = None
+        self._log: LogFollower | None = None
         self._ready: deque[info.Event] = deque()
 
     async def __aenter__(self) -> Self:
@@ -93,45 +88,32 @@ class EventStream(AsyncIterator[info.Event]):
                 await self._wait()
         return self._ready.popleft()
 
-    async def _begin(self) -> Mark:
-        """Where to continue. The first call finds the end of the log, if reading begins or ends
-        there."""
-        if self._mark is None or not (self._follow or self._until):
-            page = await (await self._context.store()).read_events(self._context.qname, after=None)
-            self._mark = self._mark or Mark(page.position)
-            self._until = None if self._follow else page.position
-        return self._mark
+    async def _begin(self) -> LogFollower:
+        """The log, at the position where reading continues. The first call begins reading."""
+        if self._log is None:
+            log = LogFollower(await self._context.store())
+            after = None if self._mark is None else self._mark.position
+            await log.begin(self._context.qname, after, until_now=not self._follow)
+            self._mark = self._mark or Mark(log.positions[self._context.qname])
+            self._log = log
+        self._log.store = await self._context.store()  # the queue may have been closed meanwhile
+        return self._log
 
     async def _read(self) -> bool:
         """Read the next page. False if there are no new events."""
-        mark = await self._begin()
-        store = await self._context.store()
-        page = await store.read_events(
-            self._context.qname, after=mark.position, limit=_PAGE, until=self._until
-        )
-        self._ready.extend(_marked(page.events, mark))
+        page = await (await self._begin()).read(self._context.qname)
         if page.events:
+            assert self._mark is not None  # reading has begun
+            self._ready.extend(_marked(page.events, self._mark))
             self._mark = Mark(page.position)
         return bool(page.events)
 
     async def _wait(self) -> None:
         """Wait until there may be new events: for a signal, or some seconds, as signals may be
         lost."""
-        store = await self._context.store()
-        async with store.listen([Topic("log", self._context.qname, None)]) as signals:
-            if await self._read():
-                return
-            timeout = asyncio.timeout(LOOK_AGAIN)
-            try:
-                async with timeout, closing(signals):
-                    async for _ in signals:
-                        return
-                    await asyncio.sleep(
-                        LOOK_AGAIN
-                    )  # the store is closing and sends no more signals
-            except TimeoutError:
-                if not timeout.expired():
-                    raise
+        async with (await self._begin()).listening() as grown:
+            if not await self._read():
+                await grown.next(LOOK_AGAIN)
 
 
 def _marked(records: Sequence[EventRecord], mark: Mark) -> list[info.Event]:

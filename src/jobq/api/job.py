@@ -33,7 +33,9 @@ from jobq.core.commands import (
 from jobq.core.records import JobKey, JobRecord, PutResult
 from jobq.core.refs import Ref
 from jobq.core.states import State
-from jobq.errors import InvalidJob, JobCancelled, JobFailed, JobNotFound
+from jobq.errors import InvalidJob, JobCancelled, JobFailed
+from jobq.operations import jobs
+from jobq.operations.listing import no_such_job
 
 R_co = TypeVar("R_co", covariant=True)
 
@@ -269,22 +271,13 @@ class Job(Generic[R_co]):
     async def _do(self, command: AnyCommand) -> bool:
         if self._context.actor is not None:
             command = msgspec.structs.replace(command, actor=self._context.actor)
-        (reply,) = await (await self._context.store()).alter([command])
-        if reply == "missing":
-            raise self._missing()
-        return reply == "done"
+        return await jobs.apply(await self._context.store(), command)
 
     async def _record(self) -> JobRecord:
         record = await (await self._context.session()).reader.get(self.job_key)
         if record is None:
-            raise self._missing()
+            raise no_such_job(self.job_key)
         return record
-
-    def _missing(self) -> JobNotFound:
-        return JobNotFound(
-            f"there is no job {self.id!r} in queue {self.queue!r}: it was removed, or its record "
-            "has expired"
-        )
 
     async def _ended(self, timeout: Seconds | None) -> JobRecord:
         deadline = self._context.connection.deadlines.new(

@@ -15,14 +15,13 @@ import msgspec
 
 from jobq.api.context import QueueMethods
 from jobq.core import checks
-from jobq.core.checks import Seconds, shown
+from jobq.core.checks import Seconds
 from jobq.core.moments import moment, moment_or_none
 from jobq.core.policies import Bucket, Rate
-from jobq.core.queues import HoldsRecord, Limits, LimitsRecord, QueueRecord, RateData, Window
+from jobq.core.queues import HoldsRecord, Limits, LimitsRecord, RateData, Window
 from jobq.errors import ConfigError
-
-MAX_LIMIT = 2**31 - 1
-"""Stores keep limits as signed 32-bit numbers."""
+from jobq.operations import limits
+from jobq.operations.listing import find_queue
 
 
 class KeyLimits(msgspec.Struct, frozen=True, kw_only=True):
@@ -53,8 +52,9 @@ class LimitMethods(QueueMethods):
 
     async def limits(self) -> QueueLimits:
         """The limits that apply now, of the queue and of single keys, and the holds."""
-        record = await self._queue_record()
-        held = await (await self._context.store()).holds(self.qname)
+        store = await self._context.store()
+        record = await find_queue(store, self.qname)
+        held = await store.holds(self.qname)
         return queue_limits(LimitsRecord() if record is None else record.limits, held)
 
     async def set_limits(
@@ -82,30 +82,16 @@ class LimitMethods(QueueMethods):
             "key_rate": key_rate,
             "max_waiting": max_waiting,
         }
-        wanted = {name: _checked(name, value) for name, value in given.items() if value is not ...}
+        wanted = limits.checked_limits(
+            {name: value for name, value in given.items() if value is not ...}
+        )
         if not wanted:
             raise ConfigError(
                 "set_limits() without a limit: give limit, rate, key_limit, key_rate or "
                 "max_waiting (None removes a limit)"
             )
-        record = await self._queue_record()
-        stored = LimitsRecord() if record is None else record.limits
         store = await self._context.store()
-        if key is None:
-            if any(wanted.get(name) is not None for name in ("key_limit", "key_rate")):
-                self._check_has_keys(record)
-            await store.set_limits(
-                self.qname, msgspec.structs.replace(stored.effective, **wanted), actor=self.actor
-            )
-            return
-        self._check_key_limits(record, wanted)
-        own = msgspec.structs.replace(stored.keys.get(checks.check_key(key), Limits()), **wanted)
-        await store.set_limits(
-            self.qname,
-            None if own == Limits() else own,
-            key=checks.check_key(key),
-            actor=self.actor,
-        )
+        await limits.set_limits(store, self.qname, wanted, key=key, actor=self.actor)
 
     async def reset_limits(self, *, key: str | None = None) -> None:
         """Undo changes made at run time, so that the declared limits apply again.
@@ -137,36 +123,14 @@ class LimitMethods(QueueMethods):
         key = None if key is None else checks.check_key(key)
         return await (await self._context.store()).release_hold(self.qname, key, actor=self.actor)
 
-    # ── inside ────────────────────────────────────────────────────────────────────────────────────
-
-    def _check_key_limits(self, record: QueueRecord | None, wanted: Mapping[str, Any]) -> None:
-        for name in ("limit", "rate", "max_waiting"):
-            if name in wanted:
-                raise ConfigError(
-                    f"set_limits(key=…): {name} is a limit of the whole queue; give key_limit or "
-                    "key_rate"
-                )
-        self._check_has_keys(record)
-
-    def _check_has_keys(self, record: QueueRecord | None) -> None:
-        if record is not None and record.mode == "plain":
-            raise ConfigError(
-                f"queue {self.qname.queue!r} is plain: its jobs have no keys to limit"
-            )
-
-    async def _queue_record(self) -> QueueRecord | None:
-        """What the store has about the queue. Reading does not create the queue."""
-        records = await (await self._context.store()).queues(self.qname.tenant)
-        return next((record for record in records if record.queue == self.qname), None)
-
 
 # ── from and to the store's records ──────────────────────────────────────────────────────────────
 
 
 def declared_limits(**given: Any) -> Limits | None:
     """The limits that `Queue(…)` declares; None if it declares none."""
-    limits = Limits(**{name: _checked(name, value) for name, value in given.items()})
-    return None if limits == Limits() else limits
+    declared = Limits(**limits.checked_limits(given))
+    return None if declared == Limits() else declared
 
 
 def queue_limits(record: LimitsRecord, held: HoldsRecord) -> QueueLimits:
@@ -194,20 +158,3 @@ def policy(data: RateData | None) -> Rate | Bucket | None:
     if isinstance(data, Window):
         return Rate(data.limit, per=timedelta(milliseconds=data.per_ms))
     return None if data is None else Bucket(data.capacity, refill=data.refill)
-
-
-def whole(value: object, option: str) -> int | None:
-    """Check a limit: a whole number from 1, or None for no limit."""
-    return (
-        None
-        if value is None
-        else checks.check_int(value, option, low=1, high=MAX_LIMIT, error=ConfigError)
-    )
-
-
-def _checked(name: str, value: Any) -> Any:
-    if name in ("limit", "key_limit", "max_waiting"):
-        return whole(value, name)
-    if value is not None and not isinstance(value, (Rate, Bucket)):
-        raise ConfigError(f"{name}={shown(value)} is neither a Rate nor a Bucket")
-    return None if value is None else value.data

@@ -7,23 +7,20 @@ loop of such calls.
 from __future__ import annotations
 
 import copy
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from typing import Self, Unpack
 
-from jobq.api import info, purging, tree
+from jobq.api import info
 from jobq.api.context import QueueMethods
 from jobq.api.info import JobInfo, MinuteMetrics, QueueStats, WorkerInfo
-from jobq.api.selection import JobCriteria, Matching, Selection, make_criteria
-from jobq.api.tree import FlowTree
-from jobq.client.session import CHUNK, batches
+from jobq.api.selection import Selection
 from jobq.core import checks
 from jobq.core.checks import Seconds
-from jobq.core.commands import Remove, Rerun, Revive
-from jobq.core.criteria import Place
-from jobq.core.graph import revivals
-from jobq.core.records import Filter, JobKey, JobRecord
 from jobq.core.states import State
-from jobq.errors import JobNotFound
+from jobq.operations import flows, jobs, removal
+from jobq.operations.flows import FlowTree
+from jobq.operations.listing import Matching
+from jobq.operations.selecting import JobCriteria, make_criteria
 
 _PAGE = 100
 """Jobs per call of `find`: few enough for a first page to arrive quickly."""
@@ -54,15 +51,15 @@ class OperatorMethods(QueueMethods):
         if left == 0:
             return
         checks.check_bool(oldest_first, "oldest_first")
-        size = _PAGE if left is None or wanted.compared_here else min(_PAGE, left)
-        matching = Matching(self._context, wanted, oldest_first=oldest_first)
-        async for records, _ in matching.pages(Place(wanted.digest), size):
-            for record in records if left is None else records[:left]:
-                yield self._context.job_info(record)
-            if left is not None:
-                left -= len(records)
-                if left <= 0:
-                    return
+        matching = Matching(
+            await self._context.store(),
+            self.qname,
+            wanted,
+            oldest_first=oldest_first,
+            parameters=self._context.parameters_of,
+        )
+        async for record in matching.records(left, _PAGE):
+            yield self._context.job_info(record)
 
     def select(self, *states: State | str, **criteria: Unpack[JobCriteria]) -> Selection:
         """Jobs in these states that match, to change them in bulk:
@@ -94,13 +91,13 @@ class OperatorMethods(QueueMethods):
         store = await self._context.store()
         return [info.worker_info(record) for record in await store.workers(self.qname)]
 
-    async def flow_tree(self, id: str, *, max_jobs: int = tree.MAX_JOBS) -> FlowTree:
+    async def flow_tree(self, id: str, *, max_jobs: int = flows.MAX_JOBS) -> FlowTree:
         """A job with the jobs it waits for, what those wait for, and so on; or a whole flow by its
         id.
 
         Reads about `max_jobs` jobs; the tree counts those left out. Raises JobNotFound.
         """
-        return await tree.read_tree(
+        return await flows.read_tree(
             await self._context.store(),
             self.qname,
             checks.check_id(id),
@@ -135,12 +132,7 @@ class OperatorMethods(QueueMethods):
         changes."""
         name = None if name is None else checks.check_task_name(name)
         store = await self._context.store()
-        total = 0
-        async for jobs in self._failed(ids, name):
-            if jobs:
-                commands = [Rerun(job=job, actor=self.actor) for job in jobs]
-                total += (await store.alter(commands)).count("done")
-        return total
+        return await jobs.rerun_failed(store, self.qname, ids, name, self.actor)
 
     async def rerun_flow(self, id: str) -> int:
         """Run the failed and cancelled members of a flow again, and keep the finished ones.
@@ -151,13 +143,7 @@ class OperatorMethods(QueueMethods):
         again. Raises JobNotFound.
         """
         store = await self._context.store()
-        members = await tree.read_members(store, self.qname, checks.check_id(id))
-        total = 0
-        for group in revivals(members):
-            for keys in batches(group, CHUNK):
-                commands = [Revive(job=key, actor=self.actor) for key in keys]
-                total += (await store.alter(commands)).count("done")
-        return total
+        return await flows.rerun_flow(store, self.qname, checks.check_id(id), self.actor)
 
     # ── removing ──────────────────────────────────────────────────────────────────────────────────
 
@@ -167,12 +153,8 @@ class OperatorMethods(QueueMethods):
         The record of an ended job is deleted; a waiting, delayed or blocked job is cancelled.
         Running jobs are left alone. An unknown id raises JobNotFound before any job changes."""
         store = await self._context.store()
-        keys = [key for key, _ in await self._known(ids)]
-        total = 0
-        for start in range(0, len(keys), CHUNK):
-            commands = [Remove(job=key, actor=self.actor) for key in keys[start : start + CHUNK]]
-            total += (await store.alter(commands)).count("done")
-        return total
+        known = await jobs.known(store, self.qname, ids)
+        return await jobs.change(store, "remove", known, self.actor)
 
     async def purge(
         self,
@@ -187,49 +169,24 @@ class OperatorMethods(QueueMethods):
         are cancelled. `name` restricts this to one task, `older_than` to jobs that ended at least
         that long ago, `max_jobs` to a number of jobs. Active jobs cannot be purged: cancel them.
         """
-        wanted = purging.Purge(self._context, states or (State.FAILED,), name, older_than, max_jobs)
-        return await wanted.run()
+        wanted = removal.Purge(
+            self.qname,
+            states or (State.FAILED,),
+            name=name,
+            older_than=older_than,
+            max_jobs=max_jobs,
+            actor=self.actor,
+        )
+        return await wanted.run(await self._context.store(), self._context.now_ms())
 
     async def obliterate(self, *, force: bool = False) -> None:
         """Remove the queue with everything in it: jobs, schedules, limits, events.
 
         Raises ConfigError if jobs are running. With `force` they are removed too, and their results
         are lost."""
-        store = await self._context.store()
-        while not await store.obliterate(
-            self.qname, force=checks.check_bool(force, "force"), limit=CHUNK, actor=self.actor
-        ):
-            pass
-
-    # ── internal ──────────────────────────────────────────────────────────────────────────────────
-
-    async def _known(self, ids: Sequence[str]) -> list[tuple[JobKey, JobRecord]]:
-        """The records of these ids. JobNotFound names the first unknown one."""
-        store = await self._context.store()
-        wanted = list(dict.fromkeys(checks.check_id(id) for id in ids))
-        known: list[tuple[JobKey, JobRecord]] = []
-        for start in range(0, len(wanted), CHUNK):
-            keys = [JobKey(self.qname, id) for id in wanted[start : start + CHUNK]]
-            for key, record in zip(keys, await store.get(keys), strict=True):
-                if record is None:
-                    raise JobNotFound(
-                        f"there is no job {key.id!r} in queue {self.qname.queue!r}; "
-                        "no job was changed"
-                    )
-                known.append((key, record))
-        return known
-
-    async def _failed(self, ids: Sequence[str], name: str | None) -> AsyncIterator[list[JobKey]]:
-        """The failed jobs among these ids, or all failed jobs, in chunks."""
-        if not ids:
-            wanted = Filter(queue=self.qname, state=State.FAILED, name=name)
-            async for records in purging.pages(await self._context.store(), wanted, CHUNK):
-                yield [JobKey(self.qname, record.id) for record in records]
-            return
-        failed = [
-            key
-            for key, record in await self._known(ids)
-            if record.state is State.FAILED and (name is None or record.name == name)
-        ]
-        for start in range(0, len(failed), CHUNK):
-            yield failed[start : start + CHUNK]
+        await removal.obliterate(
+            await self._context.store(),
+            self.qname,
+            force=checks.check_bool(force, "force"),
+            actor=self.actor,
+        )

@@ -12,13 +12,11 @@ from datetime import datetime, timedelta
 from typing import Any, ParamSpec
 
 import msgspec
-from msgspec.structs import replace
 
 from jobq.api.context import QueueMethods
 from jobq.api.enqueue_middleware import Enqueueing
 from jobq.api.info import call_of
 from jobq.api.job import Job
-from jobq.api.schedule_template import template
 from jobq.api.task import Task
 from jobq.client.ids import new_id
 from jobq.core import cron
@@ -27,12 +25,10 @@ from jobq.core.moments import moment, moment_or_none
 from jobq.core.new_jobs import check_schedule_id
 from jobq.core.policies import Cron, Every
 from jobq.core.queues import CatchUp, ScheduleRecord
-from jobq.errors import ConfigError, InvalidJob, JobNotFound
+from jobq.errors import ConfigError, InvalidJob
+from jobq.operations import schedules
 
 P = ParamSpec("P")
-
-MAX_SCHEDULES = 10_000
-"""Schedules that one listing of a queue returns."""
 
 
 class ScheduleInfo(msgspec.Struct, frozen=True, kw_only=True, rename={"times": "limit"}):
@@ -85,7 +81,7 @@ class ScheduleMethods(QueueMethods):
         job = task._spec(args, kwargs)
         if self._context.enqueue_middleware:
             job = await Enqueueing(task, job, args, kwargs, "schedule").revised()
-        spec = when.spec(self.qname, id, template(job, id))
+        spec = when.spec(self.qname, id, schedules.template(job, id))
         await (await self._context.store()).put_schedule(
             spec, next_ms=cron.first_time(spec, self._context.now_ms()), actor=self.actor
         )
@@ -93,64 +89,37 @@ class ScheduleMethods(QueueMethods):
     async def unschedule(self, id: str) -> bool:
         """Remove a schedule. The jobs it made stay. Raises JobNotFound if there is no such
         schedule."""
-        if not await (await self._context.store()).drop_schedule(
-            self.qname, check_schedule_id(id), actor=self.actor
-        ):
-            raise self._missing(id)
+        await schedules.remove(await self._context.store(), self.qname, id, self.actor)
         return True
 
     async def pause_schedule(self, id: str) -> bool:
         """Make no more jobs until it is resumed. False if it is already paused. Raises
         JobNotFound."""
-        return await self._set_paused(check_schedule_id(id), True)
+        return await self._set_paused(id, True)
 
     async def resume_schedule(self, id: str) -> bool:
         """Make jobs again. `catch_up` decides what happens for the times that were missed.
 
         False if it is not paused. Raises JobNotFound."""
-        return await self._set_paused(check_schedule_id(id), False)
+        return await self._set_paused(id, False)
 
     async def run_schedule(self, id: str) -> Job[Any]:
         """Enqueue the schedule's job now. Its count and its next time do not change. Raises
         JobNotFound."""
-        id = check_schedule_id(id)
-        spec = (await self._schedule(id)).spec
-        job = replace(
-            spec.template,
-            id=f"{id}@{new_id()}",
-            # When a job of an after-complete schedule ends, the schedule sets its next time. This
-            # extra job must not do that.
-            schedule=None if spec.after_complete else id,
-        )
+        session = await self._context.session()
+        job = await schedules.extra_job(session.store, self.qname, id, new_id())
         handle = Job[Any](self._context, job.id, job.name)
-        handle._stored_as(await (await self._context.session()).sender.put(job))
+        handle._stored_as(await session.sender.put(job))
         return handle
 
     async def schedules(self) -> list[ScheduleInfo]:
         """All schedules of the queue, ordered by id."""
-        records = await (await self._context.store()).list_schedules(
-            self.qname, limit=MAX_SCHEDULES
-        )
+        records = await schedules.of_queues(await self._context.store(), [self.qname])
         return [schedule_info(record) for record in records]
 
     async def _set_paused(self, id: str, paused: bool) -> bool:
-        reply = await (await self._context.store()).pause_schedule(
-            self.qname, id, paused=paused, actor=self.actor
-        )
-        if reply == "missing":
-            raise self._missing(id)
-        return reply == "done"
-
-    async def _schedule(self, id: str) -> ScheduleRecord:
-        for record in await (await self._context.store()).list_schedules(
-            self.qname, limit=MAX_SCHEDULES
-        ):
-            if record.spec.id == id:
-                return record
-        raise self._missing(id)
-
-    def _missing(self, id: str) -> JobNotFound:
-        return JobNotFound(f"there is no schedule {id!r} in queue {self.qname.queue!r}")
+        store = await self._context.store()
+        return await schedules.set_paused(store, self.qname, id, paused, self.actor)
 
 
 def schedule_info(record: ScheduleRecord) -> ScheduleInfo:

@@ -24,7 +24,6 @@ from jobq.api.definition import Definition
 from jobq.api.enqueue_middleware import Enqueueing
 from jobq.api.job import Job
 from jobq.api.options import NOTHING, JobOptions, Resolved
-from jobq.api.schedule_template import template
 from jobq.api.sync.task import SyncTask
 from jobq.client import transaction, waiting
 from jobq.client.ids import new_id
@@ -38,6 +37,7 @@ from jobq.core.records import Edge, JobKey, JobSpec, PutResult, QueueName
 from jobq.core.refs import mark
 from jobq.core.unique import debounce_ms, unique_spec
 from jobq.errors import ConfigError, InvalidJob, QueueFull
+from jobq.operations.schedules import template
 
 P = ParamSpec("P")
 R = TypeVar("R")

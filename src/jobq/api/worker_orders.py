@@ -13,18 +13,12 @@ from typing import TYPE_CHECKING
 from jobq.api.stopped import Stopped
 from jobq.core.checks import Seconds, shown
 from jobq.core.workers import WorkerRequest, asked_concurrency
+from jobq.operations.workers import ORDERS
 
 if TYPE_CHECKING:
     from jobq.api.worker import Worker
 
 log = logging.getLogger("jobq")
-
-_REQUESTS: dict[WorkerRequest, str] = {
-    "drain": "finish its running jobs and claim no more",
-    "resume": "claim jobs again",
-    "shutdown": "finish its running jobs and stop",
-    "shutdown-now": "release its running jobs and stop",
-}
 
 
 class Orders:
@@ -73,10 +67,10 @@ class Orders:
             worker.concurrency = concurrency
             log.info("worker %s was asked to run up to %d jobs at once", worker.name, concurrency)
             return
-        if request not in _REQUESTS:  # of a newer jq-ctl
+        if request not in ORDERS:  # of a newer jq-ctl
             log.warning("worker %s ignores the unknown request %s", worker.name, shown(request))
             return
-        log.info("worker %s was asked to %s", worker.name, _REQUESTS[request])
+        log.info("worker %s was asked to %s", worker.name, ORDERS[request])
         if request in ("drain", "resume"):
             worker._set_draining(request == "drain")
         else:

@@ -6,7 +6,6 @@ records of jobs by id. Every URL that `open_store` accepts works here.
 
 from __future__ import annotations
 
-import asyncio
 import getpass
 import os
 import socket
@@ -20,26 +19,29 @@ import msgspec
 
 from jobq.api.queue import Queue
 from jobq.cli.address import WrongAddress
+from jobq.client.patient import patient, within
 from jobq.client.store_handles import handle, release
 from jobq.client.tenants import check_own, granted_tenant, learn_tenant, tenant_for
 from jobq.core import checks
 from jobq.core.commands import Altered, AnyCommand
-from jobq.core.criteria import Criteria
 from jobq.core.queues import QueueRecord
-from jobq.core.records import Filter, JobKey, JobRecord, QueueName
+from jobq.core.records import JobRecord, QueueName
 from jobq.core.redact import redacted_url
-from jobq.errors import ConfigError, JobNotFound, StoreUnavailable
+from jobq.errors import ConfigError, JobNotFound
+from jobq.operations import listing
 from jobq.stores import open_store
 from jobq.stores.base import Store
 
 T = TypeVar("T")
-PAGE = 500  # jobs per `find` call: few round trips, and each is well within --timeout
 
 
 class Backend:
     """One tenant's queues in one store. `timeout` limits each wait for a reply, in seconds."""
 
     store: Store
+    """Each of its calls may take `timeout` seconds."""
+    handle: Store
+    """The same without a limit."""
 
     def __init__(self, url: str, *, tenant: str | None = None, timeout: float = 10.0) -> None:
         self.url = url
@@ -57,16 +59,22 @@ class Backend:
         if not create:
             _must_exist(self.url)
         async with self._stack:
-            self.store = await self.within(_connected(self.url))
-            self._stack.push_async_callback(release, self.store)
-            learn_tenant(self.url, self.store)
-            check_own(self.store, self.tenant)
+            store = await self.within(_connected(self.url))
+            self._stack.push_async_callback(release, store)
+            learn_tenant(self.url, store)
+            check_own(store, self.tenant)
+            self.handle = store
+            self.store = patient(store, self.timeout, self._late)
             yield self
 
     @property
     def tenant(self) -> str:
         """The tenant: that of the command line, of the token, or of the client's certificate."""
         return granted_tenant(self.url) if self.named is None else self.named
+
+    @property
+    def _late(self) -> str:
+        return f"{self.shown} did not reply within {self.timeout:g} s; use --timeout to wait longer"
 
     def unopened(self) -> Store:
         """The store, not connected: to migrate it, or to see what a migration would do."""
@@ -75,14 +83,7 @@ class Backend:
 
     async def within(self, answer: Awaitable[T]) -> T:
         """Wait for the store's reply. Raises StoreUnavailable after `timeout` seconds."""
-        try:
-            async with asyncio.timeout(self.timeout):
-                return await answer
-        except TimeoutError as e:
-            raise StoreUnavailable(
-                f"{self.shown} did not reply within {self.timeout:g} s; "
-                "use --timeout to wait longer"
-            ) from e
+        return await within(answer, self.timeout, self._late)
 
     async def queue(self, name: str, **declared: Any) -> Queue:
         """Open a queue of the public API. It stays open until the command ends."""
@@ -91,8 +92,8 @@ class Backend:
 
     async def alter(self, commands: Iterable[AnyCommand]) -> list[Altered]:
         """Apply commands to single jobs. Their events name the user as the actor."""
-        return await self.within(
-            self.store.alter([msgspec.structs.replace(each, actor=self.actor) for each in commands])
+        return await self.store.alter(
+            [msgspec.structs.replace(each, actor=self.actor) for each in commands]
         )
 
     def name(self, queue: str) -> QueueName:
@@ -101,7 +102,7 @@ class Backend:
 
     async def queues(self) -> list[QueueRecord]:
         """The tenant's queues, sorted by name."""
-        return sorted(await self.within(self.store.queues(self.tenant)), key=lambda q: q.queue)
+        return await listing.queues(self.store, self.tenant)
 
     async def known(self, names: Sequence[str]) -> list[QueueRecord]:
         """The queues with these names, or all. Raises ConfigError for one that does not exist."""
@@ -120,11 +121,7 @@ class Backend:
             if queue is not None
             else [record.queue for record in await self.queues()]
         )
-        keys = [JobKey(name, id) for id in ids for name in names]
-        found: dict[str, list[JobRecord]] = {id: [] for id in ids}
-        for record in await self.within(self.store.get(keys)):
-            if record is not None:
-                found[record.id].append(record)
+        found = await listing.located(self.store, names, ids)
         if missing := [id for id, records in found.items() if not records]:
             where = f"queue {queue!r}" if queue is not None else f"any queue of {self.shown}"
             raise JobNotFound(
@@ -138,40 +135,6 @@ class Backend:
                     f"job {id} is in several queues ({places}): choose one with --queue"
                 )
         return [found[id][0] for id in ids]
-
-    async def pages(
-        self, filter: Filter, *, limit: int | None = None
-    ) -> AsyncIterator[list[JobRecord]]:
-        """The jobs that match the filter, page by page, at most `limit` in total."""
-        cursor, left = None, limit
-        while left is None or left > 0:
-            page = await self.within(
-                self.store.find(
-                    filter, cursor=cursor, limit=PAGE if left is None else min(PAGE, left)
-                )
-            )
-            if page.records:
-                records = list(page.records if left is None else page.records[:left])
-                left = None if left is None else left - len(records)
-                yield records
-            if (cursor := page.cursor) is None:
-                return
-
-    async def matching(
-        self, queue: QueueName, wanted: Criteria, *, oldest_first: bool, limit: int
-    ) -> AsyncIterator[list[JobRecord]]:
-        """The jobs that match the criteria, page by page. A page may be empty.
-
-        `limit` is how many the caller wants in total, approximately."""
-        size = PAGE if wanted.compared_here else min(PAGE, limit)
-        for state in wanted.states or (None,):
-            filter = wanted.filter(queue, state, oldest_first=oldest_first)
-            cursor = None
-            while True:
-                page = await self.within(self.store.find(filter, cursor=cursor, limit=size))
-                yield [record for record in page.records if wanted.verdict(record) == "match"]
-                if (cursor := page.cursor) is None:
-                    break
 
 
 def _user() -> str:

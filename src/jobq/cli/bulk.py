@@ -8,7 +8,7 @@ import signal
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from typing import Any, Literal, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import click
 import msgspec
@@ -17,34 +17,22 @@ from rich.text import Text
 
 from jobq.api.info import JobInfo
 from jobq.api.queue import Queue
-from jobq.api.selection import BulkProgress, JobCriteria, Preview, Selection
+from jobq.api.selection import Preview, Selection
 from jobq.cli import documents, text
 from jobq.cli.options import FAILED, Ctl, confirm, fail, yes_option
 from jobq.cli.output import Column, table
 from jobq.cli.progress import bar_with_remarks
 from jobq.core.durations import parse_duration
-from jobq.core.states import State
 from jobq.errors import StoreUnavailable
+from jobq.operations.bulk import OPERATIONS, BulkProgress, Operation
+from jobq.operations.selecting import TIMES, JobCriteria
 
 F = TypeVar("F", bound=Callable[..., Any])
-Action = Literal["cancel", "rerun", "purge"]
 
-_STATES: dict[Action, tuple[State, ...]] = {
-    "cancel": (State.BLOCKED, State.DELAYED, State.WAITING, State.ACTIVE),
-    "rerun": (State.FAILED,),
-    "purge": (State.FAILED,),
-}
-"""The states that an action means if --where names none."""
-_DID: dict[Action, str] = {"cancel": "cancelled", "rerun": "rerun", "purge": "purged"}
-_QUESTION: dict[Action, str] = {
-    "cancel": "Cancel {n}?",
-    "rerun": "Run {n} again?",
-    "purge": "Remove {n} for good?",
-}
 _REMARK_S = 5.0
 """Seconds between two lines with the cursor. A killed command loses at most this much progress."""
 
-_TIMES = ("created-after", "created-before", "ended-after", "ended-before")
+_TIMES = tuple(name.replace("_", "-") for name in TIMES)
 _FIELDS = ("state", "name", "key", "error", *_TIMES)
 
 where_option = click.option(
@@ -172,14 +160,15 @@ def _json_or_text(value: str) -> Any:
 # ── acting ────────────────────────────────────────────────────────────────────────────────────────
 
 
-async def change_matching(ctl: Ctl, action: Action, queue: str | None, options: BulkOptions) -> int:
+async def change_matching(ctl: Ctl, kind: str, queue: str | None, options: BulkOptions) -> int:
     """Preview the jobs that match, ask, and change them. Returns the exit code."""
     if queue is None:
         raise click.UsageError("--where needs --queue")
     states, criteria = parse_where(options.where)
+    operation = OPERATIONS[kind]
     await ctl.backend.known([queue])
     opened: Queue = await ctl.backend.queue(queue)
-    chosen = opened.select(*(states or _STATES[action]), **criteria)
+    chosen = opened.select(*(states or operation.states), **criteria)
     preview = await ctl.backend.within(chosen.preview())
     if options.dry_run:
         ctl.out.show(_preview_document(queue, preview), partial(_preview, preview))
@@ -189,13 +178,13 @@ async def change_matching(ctl: Ctl, action: Action, queue: str | None, options: 
     if options.limit is not None:
         n = f"up to {options.limit:,} of {n}"
     nothing = not preview.matched and preview.complete
-    confirm(_QUESTION[action].format(n=n), yes=options.yes or nothing)
+    confirm(operation.question.format(n=n), yes=options.yes or nothing)
     _remark(ctl, preview)
     total = preview.matched if preview.complete else None
     if options.limit is not None:
         total = options.limit if total is None else min(total, options.limit)
-    done = await _carry_out(ctl, action, chosen, options, total)
-    did = _DID[action]
+    done = await _carry_out(ctl, operation, chosen, options, total)
+    did = operation.did
     document = {
         "queue": queue,
         did: done.changed,
@@ -212,14 +201,14 @@ async def change_matching(ctl: Ctl, action: Action, queue: str | None, options: 
 
 
 async def _carry_out(
-    ctl: Ctl, action: Action, chosen: Selection, options: BulkOptions, total: int | None
+    ctl: Ctl, operation: Operation, chosen: Selection, options: BulkOptions, total: int | None
 ) -> BulkProgress:
     """Run the operation with a progress bar. Prints its cursor now and then, and when stopped."""
     loop = asyncio.get_running_loop()
     patience = ctl.backend.timeout + (2 / options.pace + 1 if options.pace else 0)
     last: BulkProgress | None = None
     printed, stopping = loop.time(), asyncio.Event()
-    with bar_with_remarks(_DID[action], total) as (advance, remark):
+    with bar_with_remarks(operation.did, total) as (advance, remark):
 
         def report(progress: BulkProgress) -> None:
             nonlocal last, printed
@@ -227,10 +216,10 @@ async def _carry_out(
             advance(progress.changed - (0 if last is None else last.changed))
             last = progress
             if progress.cursor is not None and loop.time() - printed >= _REMARK_S:
-                remark(_so_far(progress, action))
+                remark(_so_far(progress, operation))
                 printed = loop.time()
 
-        act = getattr(chosen, action)
+        act = getattr(chosen, operation.verb)
         try:
             async with _stopped_by(stopping), asyncio.timeout(patience) as deadline:
                 done: BulkProgress = await act(
@@ -242,19 +231,19 @@ async def _carry_out(
         except TimeoutError as e:
             raise StoreUnavailable(
                 f"{ctl.backend.shown} did not reply within {ctl.backend.timeout:g} s"
-                + ("" if last is None else f"; {_so_far(last, action)}")
+                + ("" if last is None else f"; {_so_far(last, operation)}")
             ) from e
         except asyncio.CancelledError:
             if last is not None and last.cursor is not None:
-                remark(_so_far(last, action))
+                remark(_so_far(last, operation))
             if stopping.is_set():
                 fail("stopped by SIGTERM")
             raise
     return done
 
 
-def _so_far(progress: BulkProgress, action: Action) -> str:
-    return f"{progress.changed:,} {_DID[action]} so far; continue with --cursor {progress.cursor}"
+def _so_far(progress: BulkProgress, operation: Operation) -> str:
+    return f"{progress.changed:,} {operation.did} so far; continue with --cursor {progress.cursor}"
 
 
 @contextlib.asynccontextmanager

@@ -5,8 +5,7 @@ A failed job stays in its queue until someone reruns or purges it, or until its 
 from __future__ import annotations
 
 import time
-from collections import Counter
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 
 import click
 from rich.console import RenderableType
@@ -16,9 +15,10 @@ from jobq.cli.job_view import error
 from jobq.cli.options import DURATION, FAILED, Ctl, confirm, noun, on_store, yes_option
 from jobq.cli.output import Column, table
 from jobq.cli.progress import bar
-from jobq.core.commands import AnyCommand, Remove, Rerun
-from jobq.core.records import Filter, JobKey, JobRecord
+from jobq.core.records import JobRecord
 from jobq.core.states import State
+from jobq.operations import failures, jobs
+from jobq.operations.bulk import OPERATIONS
 
 dead = noun(
     "dead",
@@ -96,9 +96,7 @@ async def rerun(
     yes: bool,
 ) -> int:
     """Run failed jobs again from the start (alias: retry)."""
-    return await _each(
-        ctl, ids, queues, name, every, yes, "rerun", "Run {n} again?", lambda key: Rerun(job=key)
-    )
+    return await _each(ctl, ids, queues, name, every, yes, "rerun")
 
 
 @dead.command(
@@ -137,9 +135,7 @@ async def purge(
         name,
         every,
         yes,
-        "purged",
-        "Remove {n} for good?",
-        lambda key: Remove(job=key),
+        "remove",
         older_than=older_than,
     )
 
@@ -151,15 +147,15 @@ async def _each(
     name: str | None,
     every: bool,
     yes: bool,
-    did: str,
-    question: str,
-    command: Callable[[JobKey], AnyCommand],
+    kind: str,
     *,
     older_than: float = 0,
 ) -> int:
     """Apply a command to the failed jobs with these ids, or to all that match. Print the counts."""
     if every == bool(ids):
         raise click.UsageError("give ids of failed jobs, or --all")
+    operation = OPERATIONS[kind]
+    did = operation.did
     before = int((time.time() - older_than) * 1000)
     if every:
         selected = [
@@ -170,16 +166,12 @@ async def _each(
     else:
         selected = await ctl.backend.locate(ids, queues[0] if queues else None)
     confirm(
-        question.format(n=text.plural(len(selected), "failed job")),
-        yes=yes or (bool(ids) and did == "rerun") or not selected,
+        operation.question.format(n=text.plural(len(selected), "failed job")),
+        yes=yes or (bool(ids) and kind == "rerun") or not selected,
     )
-    failed = [JobKey(r.queue, r.id) for r in selected if r.state is State.FAILED]
-    done = 0
+    failed = [r for r in selected if r.state is State.FAILED]
     with bar(did, len(failed)) as advance:
-        for start in range(0, len(failed), 500):
-            results = await ctl.backend.alter(command(key) for key in failed[start : start + 500])
-            done += results.count("done")
-            advance(len(results))
+        done = await jobs.change(ctl.backend.store, kind, failed, ctl.backend.actor, advance)
     ctl.out.show(
         {"matched": len(selected), did: done},
         lambda: f"{did}: {done:,} of {text.plural(len(selected), 'failed job')}",
@@ -193,9 +185,7 @@ async def _failed(
     ctl: Ctl, queues: Sequence[str], name: str | None, *, limit: int | None = None
 ) -> AsyncIterator[JobRecord]:
     for queue in await ctl.backend.known(queues):
-        async for page in ctl.backend.pages(
-            Filter(queue=queue.queue, state=State.FAILED, name=name), limit=limit
-        ):
+        async for page in failures.failed(ctl.backend.store, queue.queue, name, limit=limit):
             for record in page:
                 yield record
 
@@ -236,16 +226,10 @@ async def _by_error(ctl: Ctl, queues: Sequence[str], name: str | None) -> None:
     """Group failed jobs by fingerprint, which is equal for failures of the same cause.
 
     Each group shows its latest job as the example."""
-    counts: Counter[tuple[str, str, str]] = Counter()
-    latest: dict[tuple[str, str, str], JobRecord] = {}
+    causes = failures.Causes()
     async for record in _failed(ctl, queues, name):
-        failure = record.failure
-        cause = "" if failure is None else failure.fingerprint or failure.type
-        group = (record.queue.queue, record.name, cause)
-        counts[group] += 1
-        if group not in latest or (record.finished_ms or 0) > (latest[group].finished_ms or 0):
-            latest[group] = record
-    groups = counts.most_common()
+        causes.add([record])
+    groups = causes.largest_first()
     now = int(time.time() * 1000)
     columns = (
         Column("JOBS", right=True),
@@ -258,26 +242,26 @@ async def _by_error(ctl: Ctl, queues: Sequence[str], name: str | None) -> None:
     ctl.out.show(
         [
             {
-                "jobs": n,
-                "queue": q,
-                "name": task,
-                "fingerprint": cause,
-                "latest": documents.job(latest[(q, task, cause)]),
+                "jobs": group.jobs,
+                "queue": group.cause.queue.queue,
+                "name": group.cause.name,
+                "fingerprint": group.cause.fingerprint,
+                "latest": documents.job(group.newest),
             }
-            for (q, task, cause), n in groups
+            for group in groups
         ],
         lambda: table(
             columns,
             [
                 [
-                    n,
-                    g[0],
-                    g[1],
-                    text.relative(latest[g].finished_ms, now),
-                    latest[g].id,
-                    error(latest[g]),
+                    group.jobs,
+                    group.cause.queue.queue,
+                    group.cause.name,
+                    text.relative(group.newest.finished_ms, now),
+                    group.newest.id,
+                    error(group.newest),
                 ]
-                for g, n in groups
+                for group in groups
             ],
         ),
     )

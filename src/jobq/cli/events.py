@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Sequence
 from contextlib import aclosing
@@ -16,8 +15,9 @@ from rich.text import Text
 from jobq.cli import documents, text
 from jobq.cli.options import Command, Ctl, on_store
 from jobq.core.event_records import EventRecord
-from jobq.core.records import QueueName, Topic
+from jobq.core.records import QueueName
 from jobq.core.states import Kind, QueueKind
+from jobq.operations.log import LogFollower
 
 _KIND_STYLES = {
     "accepted": "cyan",
@@ -119,9 +119,7 @@ async def events(
 async def _check_position(ctl: Ctl, queue: str, position: str) -> None:
     """Raise UsageError for an invalid position. Only the store knows its format."""
     try:
-        await ctl.backend.within(
-            ctl.backend.store.read_events(ctl.backend.name(queue), after=position, limit=1)
-        )
+        await ctl.backend.store.read_events(ctl.backend.name(queue), after=position, limit=1)
     except ValueError as e:
         raise click.UsageError(
             f"--after {position}: not a valid position; use the position of an event, or 0 for the "
@@ -179,58 +177,21 @@ async def _entries(
 
     Without `follow`, stop at the current end of each log."""
     start = after if after is not None else (None if follow and not everything else "0")
-    positions: dict[QueueName, str | None] = {}
-    # A queue that appears while following is read from its beginning: it is new.
+    log = LogFollower(ctl.backend.store)
     for record in await ctl.backend.known(queues):
-        positions[record.queue] = start
-        if start is None:
-            positions[record.queue] = (
-                await ctl.backend.within(ctl.backend.store.read_events(record.queue))
-            ).position
+        await log.begin(record.queue, start, until_now=not follow)
     while True:
-        topics = [Topic("log", queue, None) for queue in positions]
-        async with ctl.backend.store.listen(topics) as signals:
-            async for entry in _drain(ctl, positions, to_the_end=not follow):
-                yield entry
+        async with log.listening() as grown:
+            for queue in log.positions:
+                async for page in log.kept(queue):
+                    for _, entry in groupby(page.events, key=attrgetter("position")):
+                        yield list(entry)
             if not follow:
                 return
-            await _heard(signals)
-        if not queues:
-            for record in await ctl.backend.queues():
-                positions.setdefault(record.queue, "0")
-
-
-async def _drain(
-    ctl: Ctl, positions: dict[QueueName, str | None], *, to_the_end: bool
-) -> AsyncIterator[list[EventRecord]]:
-    """Read what is in the logs.
-
-    With `to_the_end`, ignore events written after this call began: otherwise reading a busy queue
-    would never end."""
-    read = ctl.backend.store.read_events
-    ends = (
-        {queue: (await ctl.backend.within(read(queue))).position for queue in positions}
-        if to_the_end
-        else {}
-    )
-    for queue in positions:
-        while True:
-            page = await ctl.backend.within(
-                read(queue, after=positions[queue] or "0", until=ends.get(queue))
-            )
-            for _, entry in groupby(page.events, key=attrgetter("position")):
-                yield list(entry)
-            if page.position == positions[queue]:
-                break
-            positions[queue] = page.position
-
-
-async def _heard(signals: AsyncIterator[object]) -> None:
-    try:
-        async with asyncio.timeout(_POLL):
-            await anext(signals, None)
-    except TimeoutError:
-        pass
+            await grown.next(_POLL)
+        for record in [] if queues else await ctl.backend.queues():
+            if record.queue not in log.positions:  # it is new, so it is read from its beginning
+                await log.begin(record.queue, "0")
 
 
 def line(event: EventRecord) -> Text:

@@ -8,13 +8,13 @@ import click
 from rich.console import Group
 from rich.text import Text
 
-from jobq.api.tree import MAX_JOBS, FlowNode, FlowTree, lines
 from jobq.cli import documents, text
 from jobq.cli.options import FAILED, Ctl, confirm, noun, on_store, queue_option, yes_option
 from jobq.core.commands import Cancel
 from jobq.core.records import JobKey
 from jobq.core.states import State
 from jobq.errors import JobNotFound
+from jobq.operations.flows import MAX_JOBS, FlowNode, FlowTree, lines
 
 flow = noun("flow", "Show, cancel and rerun jobs that wait for other jobs.")
 id_argument = click.argument("id")

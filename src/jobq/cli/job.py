@@ -10,7 +10,6 @@ import click
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from jobq.api.selection import make_criteria
 from jobq.cli import documents, text
 from jobq.cli.bulk import BulkOptions, bulk_options, change_matching, parse_where, where_option
 from jobq.cli.job_logs import logs
@@ -22,6 +21,8 @@ from jobq.core.commands import AnyCommand, Cancel, Promote, Remove, Reprioritise
 from jobq.core.records import JobKey, JobRecord
 from jobq.core.states import State
 from jobq.errors import WaitTimeout
+from jobq.operations import listing
+from jobq.operations.selecting import make_criteria
 
 job = noun("job", "Submit, inspect, cancel and rerun jobs.")
 job.add_command(submit)
@@ -100,16 +101,12 @@ async def list_(
     wanted = make_criteria(*parse_where(where))
     records: list[JobRecord] = []
     full: list[str] = []
-    for queue in await ctl.backend.known(queues):
-        found: list[JobRecord] = []
-        async for page in ctl.backend.matching(
-            queue.queue, wanted, oldest_first=oldest_first, limit=limit
-        ):
-            found += page[: limit - len(found)]
-            if len(found) == limit:
-                break
+    names = [record.queue for record in await ctl.backend.known(queues)]
+    async for queue, found in listing.of_queues(
+        ctl.backend.store, names, wanted, limit=limit, oldest_first=oldest_first
+    ):
         if len(found) == limit:
-            full.append(queue.queue.queue)
+            full.append(queue.queue)
         records += found
     ctl.out.show([documents.job(r) for r in records], lambda: job_table(records))
     if not records:
@@ -182,7 +179,7 @@ async def alter(
     found = await ctl.backend.locate(list(dict.fromkeys(ids)), queue)
     keys = [JobKey(record.queue, record.id) for record in found]
     results = await ctl.backend.alter(command(key) for key in keys)
-    now = await ctl.backend.within(ctl.backend.store.get(keys))
+    now = await ctl.backend.store.get(keys)
     states = [None if record is None else record.state for record in now]
     outcome = [
         {
@@ -390,4 +387,4 @@ async def purge(ctl: Ctl, /, queue: str | None, **bulk: Any) -> int:
     options = BulkOptions(**bulk)
     if not options.where:
         raise click.UsageError("no --where: say which jobs to remove, e.g. --where ended-before=7d")
-    return await change_matching(ctl, "purge", queue, options)
+    return await change_matching(ctl, "remove", queue, options)

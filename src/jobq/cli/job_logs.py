@@ -38,7 +38,7 @@ async def logs(
     if follow:
         await _follow(ctl, key, tail)
         return
-    lines = (await ctl.backend.within(ctl.backend.store.logs(key)))[:head]
+    lines = (await ctl.backend.store.logs(key))[:head]
     lines = _last(lines, tail)
     ctl.out.show(lines, lambda: Text(text.clean_lines("\n".join(lines))) if lines else None)
     if not lines:
@@ -55,8 +55,8 @@ async def _follow(ctl: Ctl, key: JobKey, tail: int | None) -> None:
     The state is read before the lines: if the job has ended, these are its last lines."""
     shown: list[str] | None = None
     while True:
-        (record,) = await ctl.backend.within(ctl.backend.store.get([key]))
-        lines = await ctl.backend.within(ctl.backend.store.logs(key))
+        (record,) = await ctl.backend.store.get([key])
+        lines = await ctl.backend.store.logs(key)
         for line in _last(lines, tail) if shown is None else unseen(shown, lines):
             ctl.out.stream(line, partial(Text, text.clean_lines(line)))
         if record is None or record.state.ended:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
@@ -15,16 +14,14 @@ from jobq.api.limits import QueueLimits
 from jobq.cli import text
 from jobq.cli.options import Ctl, noun, on_store
 from jobq.cli.output import Column, details, table
-from jobq.core.durations import parse_duration
 from jobq.core.policies import Bucket, Rate
 from jobq.errors import ConfigError
+from jobq.operations.limits import parse_rate
 
 limit = noun("limit", "Show and change the limits of queues and keys.")
 key_option = click.option(
     "--key", metavar="KEY", help="Only for this key of a keyed queue. Default: the queue."
 )
-_BUCKET = re.compile(r"(\d+)\+(\d+(?:\.\d+)?)/s")
-_WINDOW = re.compile(r"(\d+)/(.+)")
 
 if TYPE_CHECKING:
     _Policy = click.ParamType[Rate | Bucket]
@@ -33,10 +30,7 @@ else:  # generic since click 8.2 only
 
 
 class RateParam(_Policy):
-    """A start rate: `100/1m` or `10+0.5/s`.
-
-    `100/1m` allows 100 starts per minute. `10+0.5/s` is a bucket of 10 tokens, refilled with half a
-    token per second."""
+    """A start rate: `100/1m` or `10+0.5/s`."""
 
     name = "rate"
 
@@ -45,18 +39,9 @@ class RateParam(_Policy):
     ) -> Rate | Bucket:
         """Parse the rate."""
         try:
-            if bucket := _BUCKET.fullmatch(value):
-                return Bucket(int(bucket[1]), refill=float(bucket[2]))
-            if window := _WINDOW.fullmatch(value):
-                return Rate(int(window[1]), per=parse_duration(window[2]))
-        except (ConfigError, ValueError) as e:
+            return parse_rate(value)
+        except ConfigError as e:
             self.fail(str(e), param, ctx)
-        self.fail(
-            f"{value!r} is not a rate: use 100/1m for 100 starts per minute, "
-            "or 10+0.5/s for a bucket of 10 refilled with 0.5 per second",
-            param,
-            ctx,
-        )
 
 
 RATE = RateParam()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from rich.console import Console
@@ -51,13 +51,3 @@ def bar_with_remarks(label: str, total: int | None) -> Iterator[tuple[Advance, R
             (lambda n: progress.advance(task, n)),
             (lambda line: progress.console.print(Text(line), soft_wrap=True)),
         )
-
-
-async def sweep(label: str, total: int | None, step: Callable[[], Awaitable[int]]) -> int:
-    """Call `step` until it returns 0, with a progress bar. Returns the sum of what it returned."""
-    done = 0
-    with bar(label, total) as advance:
-        while n := await step():
-            done += n
-            advance(n)
-    return done

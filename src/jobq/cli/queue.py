@@ -64,9 +64,7 @@ async def list_(ctl: Ctl) -> None:
 async def stats(ctl: Ctl, name: str, minutes: int) -> None:
     """Show one queue: counts, limits, retention and rates."""
     (seen,) = await summaries(ctl, [name])
-    metrics = await ctl.backend.within(
-        ctl.backend.store.metrics(seen.record.queue, minutes=minutes)
-    )
+    metrics = await ctl.backend.store.metrics(seen.record.queue, minutes=minutes)
     document = {**seen.document, "minutes": [documents.minute(m) for m in metrics]}
     ctl.out.show(document, lambda: queue_details(seen, metrics, minutes))
 
@@ -117,7 +115,7 @@ async def summaries(ctl: Ctl, names: Sequence[str]) -> list[QueueSummary]:
 
 async def summaries_of(ctl: Ctl, records: Sequence[QueueRecord]) -> list[QueueSummary]:
     """These queues with their stats."""
-    stats = [await ctl.backend.within(ctl.backend.store.stats(record.queue)) for record in records]
+    stats = [await ctl.backend.store.stats(record.queue) for record in records]
     return [summarize(record, s) for record, s in zip(records, stats, strict=True)]
 
 
@@ -238,7 +236,7 @@ async def create(
         else _defaults(record.defaults, max_retries, ttl),
     )
     if stored is None or update:
-        await ctl.backend.within(ctl.backend.store.declare(queue, config))
+        await ctl.backend.store.declare(queue, config)
     else:
         _must_agree(stored, config)
         ctl.out.note(f"queue {name} exists already; nothing was changed")
@@ -288,7 +286,7 @@ async def _pause(ctl: Ctl, names: Sequence[str], *, paused: bool) -> None:
     records = await ctl.backend.known(names)
     change = ctl.backend.store.pause if paused else ctl.backend.store.resume
     for record in records:
-        await ctl.backend.within(change(record.queue, actor=ctl.backend.actor))
+        await change(record.queue, actor=ctl.backend.actor)
     ctl.out.show(
         [{"queue": r.queue.queue, "paused": paused} for r in records],
         lambda: Group(

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Sequence
+from typing import Any
+
 import click
 
 from jobq.cli import text
 from jobq.cli.options import DURATION, Ctl, confirm, fail, on_store, yes_option
-from jobq.cli.progress import bar, sweep
+from jobq.cli.progress import bar
 from jobq.cli.queue import name_argument, queue, summaries
 from jobq.cli.queue_view import QueueSummary
-from jobq.core.records import QueueName
 from jobq.core.states import ENDED, State
-
-_STEP = 1000  # jobs per call to the store: short enough that workers are not held up
+from jobq.operations import removal
 
 
 @queue.command(examples="jq-ctl queue clear imports\njq-ctl queue clear imports --delayed --yes")
@@ -23,20 +25,12 @@ _STEP = 1000  # jobs per call to the store: short enough that workers are not he
 async def clear(ctl: Ctl, name: str, delayed: bool, yes: bool) -> None:
     """Cancel all waiting jobs of a queue."""
     (seen,) = await summaries(ctl, [name])
-    states = (State.WAITING, State.DELAYED, State.BLOCKED) if delayed else (State.WAITING,)
+    states = removal.PENDING if delayed else (State.WAITING,)
     total = sum(seen.stats.counts.get(state, 0) for state in states)
     confirm(f"Cancel {text.plural(total, 'job')} of {name!r}?", yes=yes or not total)
-    done = await sweep(
-        "clearing", total, lambda: ctl.backend.within(_clear(ctl, seen.record.queue, delayed))
-    )
+    done = await _purge(ctl, seen, "clearing", total, states)
     ctl.out.show(
         {"queue": name, "cleared": done}, lambda: f"{text.plural(done, 'job')} of {name} cancelled"
-    )
-
-
-async def _clear(ctl: Ctl, name: QueueName, delayed: bool) -> int:
-    return await ctl.backend.store.purge_pending(
-        name, delayed=delayed, limit=_STEP, actor=ctl.backend.actor
     )
 
 
@@ -81,29 +75,28 @@ async def clean(
         f"Remove up to {text.plural(expected, f'{state} job')}{age} of {name!r}?",
         yes=yes or not there,
     )
-    left = expected
-
-    async def step() -> int:
-        nonlocal left
-        if left <= 0:
-            return 0
-        n = await ctl.backend.within(
-            ctl.backend.store.purge_ended(
-                seen.record.queue,
-                State(state),
-                older_than_ms=round(older_than * 1000),
-                limit=min(_STEP, left),
-                actor=ctl.backend.actor,
-            )
-        )
-        left -= n
-        return n
-
-    done = await sweep("cleaning", expected, step)
+    done = await _purge(
+        ctl, seen, "cleaning", expected, (state,), older_than=older_than, max_jobs=expected
+    )
     ctl.out.show(
         {"queue": name, "state": state, "removed": done},
         lambda: f"{text.plural(done, f'{state} job')} of {name} removed",
     )
+
+
+async def _purge(
+    ctl: Ctl,
+    seen: QueueSummary,
+    label: str,
+    total: int,
+    states: Sequence[State | str],
+    **limits: Any,
+) -> int:
+    with bar(label, total) as advance:
+        purge = removal.Purge(
+            seen.record.queue, states, actor=ctl.backend.actor, advance=advance, **limits
+        )
+        return await purge.run(ctl.backend.store, int(time.time() * 1000))
 
 
 @queue.command(examples="jq-ctl queue delete old-imports --yes")
@@ -137,14 +130,10 @@ async def obliterate(ctl: Ctl, name: str, force: bool, yes: bool) -> None:
 async def _obliterate(ctl: Ctl, seen: QueueSummary, *, yes: bool, force: bool, did: str) -> None:
     name, total = seen.record.queue, sum(seen.stats.counts.values())
     confirm(f"Remove queue {name.queue!r} with {text.plural(total, 'job')} for good?", yes=yes)
-    left = total
     with bar(f"removing {name.queue}", total) as advance:
-        while not await ctl.backend.within(
-            ctl.backend.store.obliterate(name, force=force, limit=_STEP, actor=ctl.backend.actor)
-        ):
-            now = sum((await ctl.backend.within(ctl.backend.store.count(name))).values())
-            advance(max(0, left - now))
-            left = now
+        await removal.obliterate(
+            ctl.backend.store, name, force=force, actor=ctl.backend.actor, advance=advance
+        )
     ctl.out.show(
         {"queue": name.queue, "removed": total},
         lambda: f"{name.queue} {did}, with {text.plural(total, 'job')}",

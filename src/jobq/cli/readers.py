@@ -21,9 +21,7 @@ async def readers(ctl: Ctl, names: tuple[str, ...]) -> None:
     rows = [
         {"queue": record.queue.queue, "reader": reader, "position": position}
         for record in await ctl.backend.known(names)
-        for reader, position in (
-            await ctl.backend.within(ctl.backend.store.readers(record.queue))
-        ).items()
+        for reader, position in (await ctl.backend.store.readers(record.queue)).items()
     ]
     columns = [Column("QUEUE"), Column("READER"), Column("POSITION")]
     ctl.out.show(
@@ -46,11 +44,11 @@ async def forget_reader(ctl: Ctl, reader: str, names: tuple[str, ...], yes: bool
 
     If the reader returns, it may find a gap in the log."""
     store, known = ctl.backend.store, await ctl.backend.known(names)
-    held = [r.queue for r in known if reader in await ctl.backend.within(store.readers(r.queue))]
+    held = [r.queue for r in known if reader in await store.readers(r.queue)]
     if not held:
         fail(f"no reader {reader!r} in these queues: jq-ctl queue readers lists all readers")
     confirm(f"Stop keeping events for {reader!r} in {text.plural(len(held), 'queue')}?", yes=yes)
     for name in held:
-        await ctl.backend.within(store.remove_reader(name, reader))
+        await store.remove_reader(name, reader)
     done = f"reader {reader} removed from {text.plural(len(held), 'queue')}"
     ctl.out.show({"reader": reader, "queues": [name.queue for name in held]}, lambda: done)

@@ -13,7 +13,7 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from jobq.api.queue import Queue
-from jobq.api.schedule import MAX_SCHEDULES, ScheduleInfo, schedule_info
+from jobq.api.schedule import ScheduleInfo, schedule_info
 from jobq.cli import documents, text
 from jobq.cli.job_view import job_table
 from jobq.cli.options import (
@@ -32,6 +32,7 @@ from jobq.cli.submit import TIMES, argument_options, arguments
 from jobq.core.policies import Cron, Every
 from jobq.core.queues import ScheduleRecord
 from jobq.errors import ConfigError
+from jobq.operations import schedules
 
 schedule = noun("schedule", "List, create, pause, run and remove schedules.")
 id_argument = click.argument("id")
@@ -224,12 +225,8 @@ async def remove(ctl: Ctl, id: str, home: Queue, yes: bool) -> int:
 
 
 async def _records(ctl: Ctl, queues: Sequence[str]) -> list[ScheduleRecord]:
-    found: list[ScheduleRecord] = []
-    for record in await ctl.backend.known(queues):
-        found += await ctl.backend.within(
-            ctl.backend.store.list_schedules(record.queue, limit=MAX_SCHEDULES)
-        )
-    return found
+    names = [record.queue for record in await ctl.backend.known(queues)]
+    return await schedules.of_queues(ctl.backend.store, names)
 
 
 async def _find(ctl: Ctl, id: str, queue: str | None) -> ScheduleRecord:

@@ -17,7 +17,7 @@ from jobq.cli.backend import Backend
 from jobq.cli.options import DURATION, FAILED, Ctl, confirm, guarded, noun, yes_option
 from jobq.cli.output import Column, table
 from jobq.cli.progress import bar
-from jobq.client.store_copy import QueueCopy, Report, Side, preview
+from jobq.operations.store_copy import QueueCopy, Report, Side, preview
 from jobq.stores.base import database_of
 
 store = noun("store", "Migrate a store, or move its queues to another one.")
@@ -181,7 +181,7 @@ def _file(url: str) -> str | None:
 
 
 def _side(backend: Backend) -> Side:
-    return Side(backend.store, timeout_s=backend.timeout, actor=backend.actor)
+    return Side(backend.handle, timeout_s=backend.timeout, actor=backend.actor)
 
 
 def _document(reports: Sequence[Report]) -> list[dict[str, object]]:

@@ -38,12 +38,10 @@ async def status(ctl: Ctl, verbose: bool) -> None:
     began = time.monotonic()
     records = await ctl.backend.queues()
     answered_ms = (time.monotonic() - began) * 1000
-    queues = [
-        summarize(r, await ctl.backend.within(ctl.backend.store.stats(r.queue))) for r in records
-    ]
+    queues = [summarize(r, await ctl.backend.store.stats(r.queue)) for r in records]
     workers = [
         w
-        for w in await ctl.backend.within(ctl.backend.store.workers())
+        for w in await ctl.backend.store.workers()
         if any(q.tenant == ctl.backend.tenant for q in w.queues)
     ]
     totals = {s: sum(q.stats.counts.get(s, 0) for q in queues) for s in State}

@@ -159,7 +159,7 @@ class Looking:
         self._shown = list(rates)
         workers = [
             each
-            for each in await backend.within(backend.store.workers())
+            for each in await backend.store.workers()
             if any(q.tenant == backend.tenant for q in each.queues)
         ]
         failing = sorted(
@@ -169,7 +169,7 @@ class Looking:
         failures: list[JobRecord] = []
         for each in failing[:_FAILED_QUEUES]:
             filter = Filter(queue=each.record.queue, state=State.FAILED)
-            page = await backend.within(backend.store.find(filter, limit=_FAILURES))
+            page = await backend.store.find(filter, limit=_FAILURES)
             failures += page.records
         failures.sort(key=lambda record: -(record.finished_ms or 0))
         return Snapshot(
@@ -185,7 +185,7 @@ class Looking:
 
     async def _rates(self, record: QueueRecord) -> dict[str, float]:
         backend = self._ctl.backend
-        minutes = await backend.within(backend.store.metrics(record.queue, minutes=_MINUTES))
+        minutes = await backend.store.metrics(record.queue, minutes=_MINUTES)
         flow = Flow.of(minutes, time.monotonic())
         before = self._flows.get(record.queue)
         self._flows[record.queue] = flow

@@ -73,7 +73,7 @@ async def web(
         )
     tenant = click.get_current_context().meta.get("jobq.tenant")
     dashboard = Dashboard(
-        ctl.backend.store,
+        ctl.backend.handle,
         sign_in=None if tokens_file is None else TokenFile(tokens_file),
         read_only=read_only,
         hide_payloads=hide_payloads,

@@ -20,15 +20,10 @@ from jobq.core.workers import (
     asked_concurrency,
     concurrency_request,
 )
+from jobq.operations import workers
 
 worker = noun("worker", "List workers, and ask them to drain, resume or run more jobs.")
 names_argument = click.argument("names", metavar="NAME...", nargs=-1, required=True)
-_ASKED: dict[str, str] = {
-    "drain": "was asked to finish its running jobs and claim no more",
-    "resume": "was asked to claim jobs again",
-    "shutdown": "was asked to finish its running jobs and stop",
-    "shutdown-now": "was asked to release its running jobs and stop",
-}
 _DONE: dict[str, str] = {
     "drain": "is drained",
     "resume": "claims jobs again",
@@ -122,11 +117,9 @@ async def concurrency(ctl: Ctl, number: int, names: tuple[str, ...], wait: float
 
 
 def _words(request: WorkerRequest, done: bool) -> str:
-    number = asked_concurrency(request)
-    if number is None:
-        return (_DONE if done else _ASKED)[request]
-    jobs = f"up to {number} {'job' if number == 1 else 'jobs'} at once"
-    return f"runs {jobs}" if done else f"was asked to run {jobs}"
+    if not done:
+        return f"was asked to {workers.words(request)}"
+    return _DONE[request] if request in _DONE else workers.words(request).replace("run", "runs", 1)
 
 
 async def _ask(ctl: Ctl, names: Sequence[str], request: WorkerRequest, wait: float | None) -> int:
@@ -134,10 +127,7 @@ async def _ask(ctl: Ctl, names: Sequence[str], request: WorkerRequest, wait: flo
     alive = {r.name for r in await _workers(ctl, None)}
     if missing := [name for name in names if name not in alive]:
         fail(f"no worker {', '.join(missing)}: jq-ctl worker list shows those that are alive")
-    asked = {
-        name: await ctl.backend.within(ctl.backend.store.ask_worker(name, request))
-        for name in names
-    }
+    asked = {name: await ctl.backend.store.ask_worker(name, request) for name in names}
     done = await _until_done(ctl, names, request, wait) if wait is not None else set()
 
     def line(name: str) -> Text:
@@ -183,9 +173,7 @@ def _has_done(record: WorkerRecord | None, request: WorkerRequest) -> bool:
 
 async def _workers(ctl: Ctl, queue: str | None) -> list[WorkerRecord]:
     where = None if queue is None else ctl.backend.name(queue)
-    records = await ctl.backend.within(ctl.backend.store.workers(where))
-    mine = [r for r in records if any(q.tenant == ctl.backend.tenant for q in r.queues)]
-    return sorted(mine, key=lambda r: r.name)
+    return await workers.of_tenant(ctl.backend.store, ctl.backend.tenant, where)
 
 
 def _status(record: WorkerRecord) -> Text:

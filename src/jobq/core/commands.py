@@ -13,8 +13,9 @@ from jobq.core.states import ENDED, PENDING, State
 Altered = Literal["done", "late", "missing"]
 """The result of a command.
 
-`done`: the command was carried out. `late`: the job is not in a state for the command, so nothing
-changed. `missing`: there is no such job, or its retention has passed.
+`done`: the command was carried out. `late`: the job is not in a state for the command, or not in
+the life that the command names, so nothing changed. `missing`: there is no such job, or its
+retention has passed.
 """
 
 
@@ -24,10 +25,14 @@ class Command(msgspec.Struct, frozen=True, kw_only=True):
     `actor` is who gives the command. It is recorded in the events of this job, and with `cascade`
     in those of the jobs it depends on. For a running job that is asked to stop, it is recorded in
     the later `cancelled` event.
+
+    `life` is the life of the job that the command is for. If the job is in another life by now, the
+    command is `late`. None: whichever life the job is in.
     """
 
     job: JobKey
     actor: str | None = None
+    life: int | None = None
 
 
 class Cancel(Command, frozen=True, kw_only=True, tag="cancel"):
@@ -133,7 +138,11 @@ APPLIES: dict[str, Applies] = {
 """By the tag of the command. The Lua library is built with this table."""
 
 
-def applies(command: AnyCommand, state: State, attempt: int) -> bool:
-    """Whether the command applies to a job in this state. If not, the command changes nothing."""
+def applies(command: AnyCommand, state: State, attempt: int, life: int) -> bool:
+    """Whether the command applies to a job in this state and life. If not, it changes nothing."""
     rule = APPLIES[command.__struct_config__.tag]  # type: ignore[index]
-    return state in rule.states and (not rule.unstarted or never_started(attempt))
+    return (
+        state in rule.states
+        and (not rule.unstarted or never_started(attempt))
+        and command.life in (None, life)
+    )

@@ -185,6 +185,7 @@ class Place(msgspec.Struct, frozen=True, array_like=True):
     digest: str
     state: int = 0  # a position in the list of states
     cursor: str | None = None  # of the store, inside that state
+    began_ms: int | None = None  # when the operation began, of a bulk operation
 
 
 def pack_place(place: Place) -> str:

@@ -237,6 +237,7 @@ def check_commands(commands: Sequence[AnyCommand]) -> Sequence[AnyCommand]:
 
 def check_command(command: AnyCommand) -> AnyCommand:
     """The command with plain values. InvalidJob names what is wrong with it."""
+    _optional(command.life, "life", 0, checks.MAX_COUNT)
     match command:
         case Reprioritise():
             return replace(command, priority=checks.check_priority(command.priority))

@@ -120,7 +120,7 @@ class JobAdmin(admin.ModelAdmin):
             messages.error(request, f"The store did not take the command: {error}")
             return
         if done.changed:
-            messages.success(request, f"Jobs {ACTIONS[action][1]}: {done.changed}.")
+            messages.success(request, f"Jobs {ACTIONS[action]}: {done.changed}.")
         if done.unchanged:
             messages.warning(request, f"Jobs left alone, because of their state: {done.unchanged}.")
 

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from itertools import islice
 from typing import Any, NamedTuple
 
 from jobq.api.info import JobInfo
-from jobq.api.sync.job import SyncJob
-from jobq.core.checks import shown
+from jobq.client.portal import run
+from jobq.core.checks import check_id, shown
 from jobq.core.states import State
 from jobq.django.queue import Queue
 from jobq.django.queues_to_work_on import queues_to_work_on
-from jobq.errors import JobNotFound
+from jobq.operations import jobs
+from jobq.operations.listing import located
 
 PAGE = 50
 """Jobs on a page: what fits on a screen or two."""
@@ -106,10 +107,7 @@ def call_of(job: JobInfo) -> str:
     return f"({', '.join(parts)})"
 
 
-ACTIONS: dict[str, tuple[Callable[[SyncJob[Any]], bool], str]] = {
-    "rerun": (lambda job: job.rerun(), "started over"),
-    "cancel": (lambda job: job.cancel(), "cancelled"),
-}
+ACTIONS = {"rerun": "started over", "cancel": "cancelled"}
 """What a user can do with jobs, and the word for what was done."""
 
 
@@ -123,11 +121,13 @@ class Done(NamedTuple):
 def act(action: str, queue: Queue, ids: list[str], actor: str) -> Done:
     """Rerun or cancel jobs. Jobs that are gone, or in a state where this is not possible, are left
     alone."""
-    apply, _ = ACTIONS[action]
-    changed = 0
-    for id in ids:
-        try:
-            changed += apply(queue.sync.job(id).as_actor(actor))
-        except JobNotFound:
-            pass
+    known = [check_id(id) for id in ids]
+
+    async def change() -> int:
+        store = await queue._context.store()
+        found = await located(store, [queue.qname], known)
+        records = [record for records in found.values() for record in records]
+        return await jobs.change(store, action, records, actor)
+
+    changed = run(change())
     return Done(changed, len(ids) - changed)

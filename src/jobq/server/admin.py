@@ -10,17 +10,17 @@ import time
 import grpc.aio
 from grpc import StatusCode
 
-from jobq.access.listing import MAX_PAGE, Listed, listed, page_size, wanted
-from jobq.api.schedule_template import template
 from jobq.client.ids import new_id
 from jobq.core import checks, cron
-from jobq.core.commands import Rerun
 from jobq.core.new_jobs import check_schedule_id
-from jobq.core.records import JobKey, QueueName
+from jobq.core.records import QueueName
 from jobq.core.states import State
 from jobq.core.version import __version__
 from jobq.core.workers import WorkerRequest
-from jobq.errors import JobNotFound
+from jobq.operations import schedules, workers
+from jobq.operations.bulk import BulkChange
+from jobq.operations.listing import MAX_PAGE, listed, page_size
+from jobq.operations.selecting import criteria_of_request
 from jobq.rpc import convert, convert_queues
 from jobq.rpc.v1 import admin_pb2 as pb
 from jobq.server.admin_queues import QueueCalls
@@ -63,7 +63,7 @@ class AdminService(QueueCalls):
         job = convert.job_spec(
             given.job, queue.tenant, new_id, max_payload=self._context.settings.max_payload
         )
-        spec = when.spec(queue, id, template(job, id))
+        spec = when.spec(queue, id, schedules.template(job, id))
         record = await caller.store.put_schedule(
             spec, next_ms=cron.first_time(spec, self._context.clock())
         )
@@ -93,7 +93,8 @@ class AdminService(QueueCalls):
             found = await caller.store.list_schedules(queue, limit=limit)
         else:
             tenant = caller.tenant(request.tenant)
-            found = await self._overview.schedules(caller.store, tenant, limit)
+            names = [record.queue for record in await caller.store.queues(tenant)]
+            found = await schedules.of_queues(caller.store, names, limit=limit)
         return pb.ListSchedulesResponse(schedules=map(convert_queues.schedule, found))
 
     # ── workers ───────────────────────────────────────────────────────────────────────────────────
@@ -103,10 +104,8 @@ class AdminService(QueueCalls):
     ) -> pb.ListWorkersResponse:
         """List the workers that are alive."""
         queue = caller.queue(request.queue, request.tenant) if request.queue else None
-        found = await caller.store.workers(queue)
-        if request.tenant:
-            tenant = caller.tenant(request.tenant)
-            found = [each for each in found if any(name.tenant == tenant for name in each.queues)]
+        tenant = caller.tenant(request.tenant) if request.tenant else None
+        found = await workers.of_tenant(caller.store, tenant, queue)
         return pb.ListWorkersResponse(workers=map(convert_queues.worker, found))
 
     async def DrainWorker(
@@ -137,18 +136,33 @@ class AdminService(QueueCalls):
         self, request: pb.ListDeadLettersRequest, caller: Caller
     ) -> pb.ListDeadLettersResponse:
         """List failed jobs."""
-        page = await _failed(request, caller)
+        page = await listed(
+            caller.store,
+            caller.queue(request.queue, request.tenant),
+            criteria_of_request(_FAILED, {}, name=request.name, error=request.error),
+            limit=page_size(request.limit),
+            cursor=request.cursor,
+        )
         return pb.ListDeadLettersResponse(jobs=map(convert.job, page.records), cursor=page.cursor)
 
     async def RerunDeadLetters(
         self, request: pb.RerunDeadLettersRequest, caller: Caller
     ) -> pb.RerunDeadLettersResponse:
         """Run failed jobs again."""
-        page = await _failed(request, caller, oldest_first=True)
-        commands = [Rerun(job=JobKey(each.queue, each.id)) for each in page.records]
-        altered = await caller.store.alter(commands) if commands else []
+        change = BulkChange(
+            caller.store,
+            caller.queue(request.queue, request.tenant),
+            criteria_of_request(_FAILED, {}, name=request.name, error=request.error),
+            "rerun",
+            actor=None,
+            now_ms=self._context.clock(),
+            max_looks=page_size(request.limit),
+            cursor=request.cursor,
+            oldest_first=True,
+        )
+        done = await change.run()
         return pb.RerunDeadLettersResponse(
-            rerun=altered.count("done"), refused=altered.count("late"), cursor=page.cursor
+            rerun=done.changed, refused=done.skipped, cursor=done.cursor or ""
         )
 
     async def PurgeDeadLetters(
@@ -200,37 +214,12 @@ class AdminService(QueueCalls):
         return pb.GetVersionResponse(version=__version__, api=pb.DESCRIPTOR.package)
 
 
-async def _failed(
-    request: pb.ListDeadLettersRequest | pb.RerunDeadLettersRequest,
-    caller: Caller,
-    *,
-    oldest_first: bool = False,
-) -> Listed:
-    return await listed(
-        caller.store,
-        caller.queue(request.queue, request.tenant),
-        wanted(_FAILED, {}, name=request.name, error=request.error),
-        limit=page_size(request.limit),
-        cursor=request.cursor,
-        oldest_first=oldest_first,
-    )
-
-
 async def _set_paused(caller: Caller, queue: QueueName, id: str, paused: bool) -> None:
-    altered = await caller.store.pause_schedule(queue, check_schedule_id(id), paused=paused)
-    if altered == "missing":
-        raise _no_schedule(queue, id)
-    if altered == "late":
+    if not await schedules.set_paused(caller.store, queue, id, paused):
         state = "paused already" if paused else "not paused"
         raise Refused(StatusCode.FAILED_PRECONDITION, f"schedule {id!r} is {state}")
 
 
 async def _ask(caller: Caller, worker: str, tenant: str, wish: WorkerRequest) -> None:
     caller.tenant(tenant)
-    name = checks.check_id(worker, "worker")
-    if not await caller.store.ask_worker(name, wish):
-        raise JobNotFound(f"no worker {name!r} is alive")
-
-
-def _no_schedule(queue: QueueName, id: str) -> JobNotFound:
-    return JobNotFound(f"there is no schedule {id!r} in queue {queue.queue!r}")
+    await workers.ask(caller.store, worker, wish)

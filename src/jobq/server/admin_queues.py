@@ -7,9 +7,9 @@ from msgspec.structs import replace
 
 from jobq.core import checks
 from jobq.core.queues import differences
-from jobq.core.records import QueueName
 from jobq.core.refusals import other_settings
-from jobq.errors import ConfigError, JobNotFound
+from jobq.errors import ConfigError
+from jobq.operations import listing
 from jobq.rpc import convert_queues
 from jobq.rpc.v1 import admin_pb2 as pb
 from jobq.server.context import ServerContext
@@ -34,7 +34,7 @@ class QueueCalls:
     ) -> pb.CreateQueueResponse:
         """Make a queue, or change one."""
         queue = caller.queue(request.queue, request.tenant)
-        stored = await self._overview.find(caller.store, queue)
+        stored = await listing.find_queue(caller.store, queue)
         config = convert_queues.queue_config(request.config, stored)
         try:
             # The store itself compares what no update may change.
@@ -52,8 +52,7 @@ class QueueCalls:
         self, request: pb.ListQueuesRequest, caller: Caller
     ) -> pb.ListQueuesResponse:
         """List the queues of the tenant."""
-        records = await caller.store.queues(caller.tenant(request.tenant))
-        ordered = sorted(records, key=lambda record: record.queue)
+        ordered = await listing.queues(caller.store, caller.tenant(request.tenant))
         return pb.ListQueuesResponse(queues=map(convert_queues.queue, ordered))
 
     async def GetQueueStats(
@@ -62,9 +61,7 @@ class QueueCalls:
         """Return a queue at a glance."""
         queue = caller.queue(request.queue, request.tenant)
         minutes = checks.check_int(request.minutes, "minutes", high=_MAX_MINUTES)
-        record = await self._overview.find(caller.store, queue)
-        if record is None:
-            raise _no_queue(queue)
+        record = await listing.get_queue(caller.store, queue)
         stats = await caller.store.stats(queue)
         figures = await caller.store.metrics(queue, minutes=minutes) if minutes else []
         return pb.GetQueueStatsResponse(
@@ -76,7 +73,3 @@ class QueueCalls:
             held_until_ms=stats.held_until_ms,
             minutes=map(convert_queues.minute, figures),
         )
-
-
-def _no_queue(queue: QueueName) -> JobNotFound:
-    return JobNotFound(f"there is no queue {queue.queue!r}")

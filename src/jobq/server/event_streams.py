@@ -1,22 +1,18 @@
-"""One stream of the events of several queues: first the stored ones, then new ones at once.
-
-The stream listens to the logs of its queues and reads a log after a signal. Signals can be lost, so
-it also reads all logs every few seconds.
-"""
+"""One stream of the events of several queues: first the stored ones, then new ones at once."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Sequence
-from operator import attrgetter
+from collections.abc import AsyncIterator, Iterator, Sequence
 
 from jobq.access.guard import GuardedStore
 from jobq.client.deadline import LOOK_AGAIN
 from jobq.client.gathered import RENEW_S, Gathered
 from jobq.client.log_reader import BEGINNING
 from jobq.core.checks import check_id
-from jobq.core.records import QueueName, Topic
+from jobq.core.records import QueueName
 from jobq.errors import InvalidJob
+from jobq.operations.log import LogFollower
 from jobq.rpc import convert
 from jobq.rpc.v1 import jobs_pb2 as pb
 from jobq.server.stopping import Stopping
@@ -35,23 +31,20 @@ class EventStream:
 
     def __init__(self, store: GuardedStore, stopping: Stopping, *, until_now: bool) -> None:
         self._store = store
+        self._log = LogFollower(store, page=_PAGE)
         self._stopping = stopping
         self._until_now = until_now
-        self._positions: dict[QueueName, str] = {}
-        self._ends: dict[QueueName, str] = {}
 
     async def begin(self, queue: QueueName, asked: pb.EventsPosition) -> None:
         """Add a queue. InvalidJob if it is there already, or the request contradicts itself."""
-        if queue in self._positions:
+        if queue in self._log.positions:
             raise InvalidJob(f"queue {queue.queue!r} is named twice")
-        end = (await self._store.read_events(queue, after=None)).position
-        self._ends[queue] = end
+        after = asked.after or None
         if asked.reader:
-            if asked.after:
+            if after:
                 raise InvalidJob(f"queue {queue.queue!r}: give `after` or `reader`, not both")
-            self._positions[queue] = await self._of_reader(queue, check_id(asked.reader, "reader"))
-        else:
-            self._positions[queue] = asked.after or end
+            after = await self._of_reader(queue, check_id(asked.reader, "reader"))
+        await self._log.begin(queue, after, until_now=self._until_now)
 
     async def _of_reader(self, queue: QueueName, reader: str) -> str:
         found = await self._store.ack_events(queue, reader, None)
@@ -62,19 +55,15 @@ class EventStream:
     async def replies(self) -> AsyncIterator[pb.EventsResponse]:
         """All events, then new ones as they happen."""
         if self._until_now:
-            for queue in self._positions:
-                async for reply in self._kept(queue, self._ends[queue]):
+            for queue in self._log.positions:
+                async for reply in self._kept(queue):
                     yield reply
             return
-        for queue, position in self._positions.items():
-            yield pb.EventsResponse(queue=queue.queue, position=position)
-        topics = [Topic("log", queue, None) for queue in self._positions]
+        for reply in self._positions():
+            yield reply
         while True:
             renew = time.monotonic() + RENEW_S
-            async with (
-                self._store.listen(topics) as signals,
-                Gathered(signals, attrgetter("queue")) as grown,
-            ):
+            async with self._log.listening() as grown:
                 async for reply in self._live(grown, renew):
                     yield reply
 
@@ -82,30 +71,28 @@ class EventStream:
         self, grown: Gathered[QueueName], renew: float
     ) -> AsyncIterator[pb.EventsResponse]:
         told = time.monotonic()
-        changed: Sequence[QueueName] = list(self._positions)
+        changed: Sequence[QueueName] = list(self._log.positions)
         while time.monotonic() < renew:
             for queue in changed:
-                async for reply in self._kept(queue, None):
+                async for reply in self._kept(queue):
                     told = time.monotonic()
                     yield reply
             self._stopping.check()
             if time.monotonic() - told >= _ALIVE_S:
                 told = time.monotonic()
-                for queue, position in self._positions.items():
-                    yield pb.EventsResponse(queue=queue.queue, position=position)
+                for reply in self._positions():
+                    yield reply
             with self._stopping.wakes(grown.bell):
                 found = await grown.next(LOOK_AGAIN)
-            changed = [queue for queue in self._positions if found is None or queue in found]
+            changed = [each for each in self._log.positions if found is None or each in found]
 
-    async def _kept(self, queue: QueueName, until: str | None) -> AsyncIterator[pb.EventsResponse]:
+    def _positions(self) -> Iterator[pb.EventsResponse]:
+        for queue, position in self._log.positions.items():
+            yield pb.EventsResponse(queue=queue.queue, position=position)
+
+    async def _kept(self, queue: QueueName) -> AsyncIterator[pb.EventsResponse]:
         """The events after the queue's position that are there now."""
-        while True:
-            page = await self._store.read_events(
-                queue, after=self._positions[queue], limit=_PAGE, until=until
-            )
-            if not page.events:
-                return
-            self._positions[queue] = page.position
+        async for page in self._log.kept(queue):
             yield pb.EventsResponse(
                 queue=queue.queue,
                 events=[convert.event(each) for each in page.events],

@@ -7,14 +7,16 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 import grpc.aio
 from grpc import StatusCode
 
-from jobq.access.listing import listed, page_size, wanted
 from jobq.access.principal import Scope
 from jobq.client import following, waiting
 from jobq.client.session import batches
 from jobq.core import checks
 from jobq.core.commands import AnyCommand, Cancel, Rerun, SendSignal
 from jobq.core.records import JobKey, JobRecord
-from jobq.errors import InvalidJob, JobNotFound, WaitTimeout
+from jobq.errors import InvalidJob, WaitTimeout
+from jobq.operations import jobs
+from jobq.operations.listing import listed, no_such_job, page_size
+from jobq.operations.selecting import TIMES, criteria_of_request
 from jobq.rpc import convert
 from jobq.rpc.v1 import jobs_pb2 as pb
 from jobq.server.context import ServerContext
@@ -87,10 +89,10 @@ class JobService:
         queue = caller.queue(request.queue, request.tenant)
         times = {
             name: getattr(request, f"{name}_ms")
-            for name in ("created_after", "created_before", "ended_after", "ended_before")
+            for name in TIMES
             if request.HasField(f"{name}_ms")  # type: ignore[arg-type]
         }
-        criteria = wanted(
+        criteria = criteria_of_request(
             request.states,
             times,
             name=request.name,
@@ -180,7 +182,7 @@ class JobService:
 async def _found(key: JobKey, caller: Caller) -> JobRecord:
     record = await caller.session.reader.get(key)
     if record is None:
-        raise _missing(key)
+        raise no_such_job(key)
     return record
 
 
@@ -193,22 +195,12 @@ async def _readable(key: JobKey, caller: Caller) -> JobRecord | None:
 
 async def _alter(command: AnyCommand, caller: Caller, late: str) -> None:
     """Carry out a command. `late` says why it may not apply."""
-    (altered,) = await caller.store.alter((command,))
-    if altered == "missing":
-        raise _missing(command.job)
-    if altered == "late":
+    if not await jobs.apply(caller.store, command):
         key = command.job
         raise Refused(
             StatusCode.FAILED_PRECONDITION,
             f"job {key.id!r} of queue {key.queue.queue!r}: {late}",
         )
-
-
-def _missing(key: JobKey) -> JobNotFound:
-    return JobNotFound(
-        f"there is no job {key.id!r} in queue {key.queue.queue!r}: it was removed, or its record "
-        "has expired"
-    )
 
 
 def _lines(lines: Sequence[str]) -> Iterator[pb.LogsResponse]:

@@ -7,13 +7,9 @@ from collections import Counter
 from jobq.access.guard import GuardedStore
 from jobq.access.quotas import TenantRules
 from jobq.core.bounds import COUNTED
-from jobq.core.queues import QueueRecord, ScheduleRecord
-from jobq.core.records import QueueName
 from jobq.core.states import ENDED, State
+from jobq.operations import schedules, workers
 from jobq.rpc.v1 import admin_pb2 as pb
-
-_SCHEDULES = 10_000
-"""Schedules that are counted per queue, as many as `Queue.schedules()` lists."""
 
 
 class Overview:
@@ -22,25 +18,10 @@ class Overview:
     def __init__(self, rules: TenantRules) -> None:
         self._rules = rules
 
-    async def find(self, store: GuardedStore, queue: QueueName) -> QueueRecord | None:
-        """What is stored about a queue. None if there is no such queue."""
-        for record in await store.queues(queue.tenant):
-            if record.queue == queue:
-                return record
-        return None
-
-    async def schedules(self, store: GuardedStore, tenant: str, limit: int) -> list[ScheduleRecord]:
-        """Schedules of all queues of a tenant."""
-        found: list[ScheduleRecord] = []
-        for record in await store.queues(tenant):
-            if len(found) >= limit:
-                break
-            found += await store.list_schedules(record.queue, limit=limit - len(found))
-        return found
-
     async def tenant(self, store: GuardedStore, tenant: str) -> pb.Tenant:
         """What a tenant uses, and what it may use."""
         records = await store.queues(tenant)
+        names = [record.queue for record in records]
         counts: Counter[State] = Counter()
         for record in records:
             counts.update(await store.count(record.queue))
@@ -48,7 +29,7 @@ class Overview:
         return pb.Tenant(
             tenant=tenant,
             queues=len(records),
-            schedules=len(await self.schedules(store, tenant, _SCHEDULES)),
+            schedules=len(await schedules.of_queues(store, names)),
             waiting_jobs=sum(counts[state] for state in COUNTED),
             active_jobs=counts[State.ACTIVE],
             ended_jobs=sum(counts[state] for state in ENDED),
@@ -70,14 +51,9 @@ class Overview:
         for record in records:
             for state, number in (await store.count(record.queue)).items():
                 counts[state.value] += number
-        workers = await store.workers()
-        if tenant is not None:
-            workers = [
-                each for each in workers if any(name.tenant == tenant for name in each.queues)
-            ]
         return pb.GetStatusResponse(
             store=store.url.partition(":")[0],
             queues=len(records),
             counts=counts,
-            workers=len(workers),
+            workers=len(await workers.of_tenant(store, tenant)),
         )

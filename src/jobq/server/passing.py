@@ -11,11 +11,11 @@ from google.protobuf.descriptor import FieldDescriptor, MethodDescriptor
 from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 
-from jobq.access.listing import MAX_PAGE, page_size
 from jobq.access.table import RPCS
 from jobq.core import checks
 from jobq.core.new_jobs import check_schedule_id
 from jobq.errors import JobNotFound
+from jobq.operations.listing import MAX_PAGE, page_size
 from jobq.rpc import convert_queues
 
 if TYPE_CHECKING:

@@ -24,9 +24,10 @@ from starlette.responses import Response, StreamingResponse
 
 from jobq.core.records import JobKey, QueueName
 from jobq.errors import AccessDenied, JobqError, QuotaExceeded
+from jobq.operations import listing
 from jobq.web.data.job import record_of
 from jobq.web.data.queues import MAX_ROWS
-from jobq.web.data.view import View, queue_records
+from jobq.web.data.view import View
 from jobq.web.feeds import WORKERS, Hub, Message, Watched
 from jobq.web.render import view_of
 
@@ -63,7 +64,7 @@ async def _names(request: Request, view: View) -> Sequence[Watched]:
     if tenant and queue:
         await view.store.stats(QueueName(tenant, queue))
         return [QueueName(tenant, queue)]
-    return [record.queue for record in (await queue_records(view, tenant))[:MAX_ROWS]]
+    return [record.queue for record in (await listing.queues(view.store, tenant))[:MAX_ROWS]]
 
 
 async def _stream(request: Request, hub: Hub, names: Sequence[Watched]) -> AsyncIterator[bytes]:

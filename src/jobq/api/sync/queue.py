@@ -6,24 +6,24 @@ from collections.abc import Iterable, Iterator
 from types import EllipsisType, TracebackType
 from typing import TYPE_CHECKING, Any, ParamSpec, Self, Unpack
 
-from jobq.api import tree
 from jobq.api.bulk import put_all_blocking
 from jobq.api.info import Event, JobInfo, MinuteMetrics, QueueStats, WorkerInfo
 from jobq.api.limits import QueueLimits
 from jobq.api.options import JobOptions
 from jobq.api.schedule import ScheduleInfo
-from jobq.api.selection import JobCriteria
 from jobq.api.sync.flow import SyncFlow
 from jobq.api.sync.job import SyncJob
 from jobq.api.sync.lock import SyncJobLock
 from jobq.api.sync.selection import SyncSelection
 from jobq.api.sync.task import SyncTask
 from jobq.api.task import Call, Task
-from jobq.api.tree import FlowTree
 from jobq.client.portal import pages, run
 from jobq.core.checks import Seconds
 from jobq.core.policies import Bucket, Cron, Every, Rate
 from jobq.core.states import State
+from jobq.operations import flows
+from jobq.operations.flows import FlowTree
+from jobq.operations.selecting import JobCriteria
 
 if TYPE_CHECKING:
     from jobq.api.queue import (
@@ -80,7 +80,7 @@ class SyncQueue:
         """See `Queue.flow`."""
         return SyncFlow(self._queue.flow(id=id))
 
-    def flow_tree(self, id: str, *, max_jobs: int = tree.MAX_JOBS) -> FlowTree:
+    def flow_tree(self, id: str, *, max_jobs: int = flows.MAX_JOBS) -> FlowTree:
         """See `Queue.flow_tree`."""
         return run(self._queue.flow_tree(id, max_jobs=max_jobs))
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from jobq.api.selection import BulkProgress, OnProgress, Preview, Selection
+from jobq.api.selection import Preview, Selection
 from jobq.client.portal import run
+from jobq.operations.bulk import BulkProgress, OnProgress
 
 
 class SyncSelection:

@@ -23,6 +23,9 @@ class OperatorStore(Protocol):
     async def alter(self, commands: Sequence[AnyCommand]) -> list[Altered]:
         """Carry out commands on single jobs, in order. Results are in the order of the commands.
 
+        A command that names a `life` is `late`, and changes nothing, if that is not the life of the
+        job when the command is carried out.
+
         A command that `core.new_jobs.check_commands` refuses is InvalidJob, and none of the call is
         carried out.
         """

@@ -84,7 +84,8 @@ def _carry_out(
     if found is None:
         return "missing"
     queue, job = found
-    if job.pk in tx.completing or not applies(command, event_log.STATES[job.state], job.starts):
+    state = event_log.STATES[job.state]
+    if job.pk in tx.completing or not applies(command, state, job.starts, job.life):
         return "late"
     if job.flags & UNFOLLOWED:
         ending.follow(tx, queue, job)

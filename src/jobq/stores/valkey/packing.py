@@ -96,6 +96,8 @@ def command(c: AnyCommand) -> tuple[bytes, bytes]:
     fields: dict[str, Any] = {"kind": kind, "id": c.job.id}
     if c.actor is not None:
         fields["actor"] = c.actor
+    if c.life is not None:
+        fields["life"] = c.life
     data = b""
     if isinstance(c, Cancel):
         fields |= {"reason": c.reason, "cascade": c.cascade}

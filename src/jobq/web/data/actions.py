@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 from jobq.access.table import ROUTES, Door
+from jobq.operations.bulk import OPERATIONS
 from jobq.web.data import bodies as b
 from jobq.web.data import on_jobs, on_queues, on_workers
 from jobq.web.data.bodies import BulkDone, Done
@@ -64,14 +65,9 @@ _TABLE = (
     Action(name="job.signal", body=b.SignalBody, run=on_jobs.signal),
     Action(name="job.remove", body=b.JobBody, run=on_jobs.remove),
     Action(name="flow.rerun", body=b.JobBody, run=on_jobs.rerun_flow),
-    Action(name="jobs.rerun", body=b.BulkBody, run=on_jobs.rerun_all, bulk=True),
-    Action(name="jobs.cancel", body=b.BulkBody, run=on_jobs.cancel_all, bulk=True),
-    Action(name="jobs.promote", body=b.BulkBody, run=on_jobs.promote_all, bulk=True),
-    Action(
-        name="jobs.remove",
-        body=b.BulkBody,
-        run=on_jobs.remove_all,
-        bulk=True,
+    *(
+        Action(name=f"jobs.{kind}", body=b.BulkBody, run=on_jobs.on_all(kind), bulk=True)
+        for kind in OPERATIONS
     ),
     Action(name="schedule.run", body=b.ScheduleBody, run=on_queues.run_schedule),
     Action(

@@ -16,7 +16,7 @@ class Done(Shape, frozen=True, kw_only=True):
 
 class BulkDone(Shape, frozen=True, kw_only=True):
     """One step of a bulk action: it changes up to 500 jobs. Send the same body again with `cursor`
-    and `began_ms` of this reply until `cursor` is None."""
+    of this reply until `cursor` is None."""
 
     changed: int
     skipped: int
@@ -140,7 +140,8 @@ class BulkBody(Shape, frozen=True, kw_only=True):
     ended_before_ms: int | None = None
     cursor: str | None = None
     began_ms: int | None = None
-    """When the first step was made. Jobs that have ended since are left alone."""
+    """When the first step was made, if it is not that of the cursor. Jobs that have ended since are
+    left alone."""
 
 
 class ScheduleBody(Shape, frozen=True, kw_only=True):

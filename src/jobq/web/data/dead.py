@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-
-from jobq.core.records import Filter, JobRecord, QueueName
+from jobq.core.records import QueueName
 from jobq.core.states import State
+from jobq.operations import listing
+from jobq.operations.failures import Causes, Group, failed
 from jobq.web.data.jobs import JobRow, job_row
-from jobq.web.data.view import MAX_QUEUES, Shape, View, queue_records
+from jobq.web.data.view import MAX_QUEUES, Shape, View
 
 _PAGE = 100
 _PER_QUEUE = 300
@@ -71,72 +71,51 @@ async def dead_letters(
     name: str | None = None,
 ) -> DeadLetters:
     """The newest failed jobs by error: up to 300 of each queue and 1,000 in all."""
-    failed: dict[QueueName, int] = {}
-    for listed in (await queue_records(view, tenant, queue))[:MAX_QUEUES]:
+    numbers: dict[QueueName, int] = {}
+    for listed in (await listing.queues(view.store, tenant, queue))[:MAX_QUEUES]:
         if number := (await view.store.count(listed.queue)).get(State.FAILED, 0):
-            failed[listed.queue] = number
-    most_first = sorted(failed, key=lambda each: -failed[each])
-    groups: dict[tuple[QueueName, str, str], list[JobRecord]] = {}
+            numbers[listed.queue] = number
+    most_first = sorted(numbers, key=lambda each: -numbers[each])
+    causes = Causes()
     looked_at, complete, size = 0, True, 0
     for each in most_first:
         taken = 0
-        async for page, more in _pages(view, each, name):
-            for record in page:
-                groups.setdefault((each, record.name, cause(record)), []).append(record)
-                size += len(record.payload) + len(record.result or b"")
+        async for page in failed(view.store, each, name, size=_PAGE):
+            causes.add(page)
+            size += sum(len(record.payload) + len(record.result or b"") for record in page)
             taken += len(page)
             if taken >= _PER_QUEUE or looked_at + taken >= _IN_ALL or size > _MAX_BYTES:
-                complete = complete and not more
+                complete = complete and taken >= numbers[each]
                 break
         looked_at += taken
         if looked_at >= _IN_ALL or size > _MAX_BYTES:
             complete = complete and each == most_first[-1]
             break
-    largest = sorted(groups.values(), key=lambda group: -len(group))
+    largest = causes.largest_first()
     return DeadLetters(
         groups=tuple(_group(view, each) for each in largest[:_GROUPS]),
-        failed=sum(failed.values()),
+        failed=sum(numbers.values()),
         looked_at=looked_at,
-        complete=complete and len(groups) <= _GROUPS,
+        complete=complete and len(largest) <= _GROUPS,
         queues=tuple(
-            QueueFailures(tenant=each.tenant, queue=each.queue, failed=failed[each])
+            QueueFailures(tenant=each.tenant, queue=each.queue, failed=numbers[each])
             for each in most_first[:_QUEUES]
         ),
     )
 
 
-async def _pages(
-    view: View, queue: QueueName, name: str | None
-) -> AsyncIterator[tuple[tuple[JobRecord, ...], bool]]:
-    cursor = None
-    while True:
-        filter = Filter(queue=queue, state=State.FAILED, name=name or None)
-        page = await view.store.find(filter, cursor=cursor, limit=_PAGE)
-        yield page.records, page.cursor is not None
-        if (cursor := page.cursor) is None:
-            return
-
-
-def cause(record: JobRecord) -> str:
-    """What the failures of one cause have in common."""
-    failure = record.failure
-    return "" if failure is None else failure.fingerprint or failure.type
-
-
-def _group(view: View, records: list[JobRecord]) -> ErrorGroup:
-    times = [record.finished_ms or 0 for record in records]
-    newest = records[times.index(max(times))]
-    row = job_row(view, newest)
+def _group(view: View, group: Group) -> ErrorGroup:
+    row = job_row(view, group.newest)
     return ErrorGroup(
         tenant=row.tenant,
         queue=row.queue,
         name=row.name,
-        fingerprint=cause(newest),
+        fingerprint=group.cause.fingerprint,
         type="" if row.problem is None else row.problem.type,
         message="" if row.problem is None else row.problem.message,
         reason="" if row.problem is None else row.problem.reason,
-        jobs=len(records),
-        first_ms=min(times),
-        last_ms=max(times),
+        jobs=group.jobs,
+        first_ms=group.first_ms,
+        last_ms=group.newest.finished_ms or 0,
         newest=row,
     )

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Mapping
 
-from jobq.api.tree import read_tree
 from jobq.core.records import Filter, JobKey, JobRecord, QueueName
 from jobq.core.states import State
+from jobq.operations import listing
+from jobq.operations.flows import read_tree
 from jobq.web.data.jobs import JobRow, job_row
-from jobq.web.data.view import Shape, View, queue_records
+from jobq.web.data.view import Shape, View
 
 MAX_NODES = 300
 """Jobs of one graph: more cannot be told apart on a screen."""
@@ -179,7 +180,7 @@ def _node(
 
 async def flows(view: View, *, tenant: str | None = None, queue: str | None = None) -> FlowList:
     """Flows of up to 20 queues that the caller may see: of the newest 50 jobs of each state."""
-    records = await queue_records(view, tenant, queue)
+    records = await listing.queues(view.store, tenant, queue)
     found: list[JobRecord] = []
     looked_at, complete = 0, len(records) <= _QUEUES
     for each in records[:_QUEUES]:

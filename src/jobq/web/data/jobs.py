@@ -4,22 +4,20 @@ from __future__ import annotations
 
 from msgspec.structs import asdict
 
-from jobq.access.listing import listed, wanted
 from jobq.core.checks import check_id
 from jobq.core.criteria import Criteria, error_names
 from jobq.core.records import Failure, JobKey, JobRecord, QueueName
-from jobq.core.states import State
 from jobq.core.unknown import sentence
+from jobq.operations import bulk
+from jobq.operations.listing import LOOKS, Matching, listed
+from jobq.operations.selecting import TIMES, criteria_of_request
 from jobq.web.data.queues import all_counts
 from jobq.web.data.shown import Problem, Shown, problem, shown_in_row
 from jobq.web.data.view import Shape, View
 
 MAX_PAGE = 200
 """Jobs of one page."""
-_PREVIEW = 2_000
-"""Jobs that a preview compares with the filter: a fraction of a second."""
 _SAMPLES = 5
-_TIMES = ("created_after", "created_before", "ended_after", "ended_before")
 
 
 class JobQuery(Shape, frozen=True, kw_only=True):
@@ -128,22 +126,19 @@ async def jobs(
 
 async def preview(view: View, query: JobQuery) -> BulkPreview:
     """How many jobs match. By state alone the number is exact; otherwise it looks at 2,000."""
-    criteria = criteria_of(view, query)
     queue = QueueName(query.tenant, query.queue)
-    if criteria.by_state_only:
-        counts = await view.store.count(queue)
-        page = await listed(view.store, queue, criteria, limit=_SAMPLES, cursor="")
-        states = criteria.states or tuple(State)
-        matched, complete = sum(counts.get(state, 0) for state in states), True
-        looked_at = page.looked_at
-    else:
-        page = await listed(view.store, queue, criteria, limit=_PREVIEW, cursor="")
-        matched, complete, looked_at = len(page.records), not page.cursor, page.looked_at
+    found = await bulk.preview(
+        view.store,
+        queue,
+        Matching(view.store, queue, criteria_of(view, query)),
+        samples=_SAMPLES,
+        max_jobs=LOOKS,
+    )
     return BulkPreview(
-        matched=matched,
-        looked_at=looked_at,
-        complete=complete,
-        samples=tuple(job_row(view, record) for record in page.records[:_SAMPLES]),
+        matched=found.matched,
+        looked_at=found.looked_at,
+        complete=found.complete,
+        samples=tuple(job_row(view, record) for record in found.samples),
     )
 
 
@@ -157,8 +152,8 @@ class _WithoutMessages(Criteria, frozen=True, kw_only=True, dict=True):
 
 def criteria_of(view: View, query: JobQuery) -> Criteria:
     """The criteria of a query. InvalidJob names a filter that is wrong."""
-    times = {name: getattr(query, f"{name}_ms") for name in _TIMES}
-    found = wanted(
+    times = {name: getattr(query, f"{name}_ms") for name in TIMES}
+    found = criteria_of_request(
         [state for state in (query.state or "").replace(" ", "").split(",") if state],
         {name: ms for name, ms in times.items() if ms is not None},
         name=query.name or "",

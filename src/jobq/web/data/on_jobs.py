@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import msgspec
-from msgspec.structs import replace
 
-from jobq.access.listing import listed
-from jobq.api.tree import MAX_JOBS, read_members
 from jobq.core import checks
 from jobq.core.codec import get_codec
 from jobq.core.commands import (
-    APPLIES,
     AnyCommand,
     Cancel,
     Promote,
@@ -25,10 +21,11 @@ from jobq.core.commands import (
     SendSignal,
     Update,
 )
-from jobq.core.graph import revivals
 from jobq.core.records import JobKey, QueueName
-from jobq.core.states import State
-from jobq.errors import InvalidJob, JobNotFound
+from jobq.errors import InvalidJob
+from jobq.operations import flows, jobs
+from jobq.operations.bulk import OPERATIONS, BulkChange
+from jobq.operations.listing import LOOKS
 from jobq.web.data import bodies as b
 from jobq.web.data.bodies import BulkDone, Done
 from jobq.web.data.job import record_of
@@ -46,11 +43,8 @@ def _key(body: b.JobBody) -> JobKey:
 
 
 async def _do(view: View, command: AnyCommand, did: str) -> Done:
-    (reply,) = await view.store.alter([command])
     key = command.job
-    if reply == "missing":
-        raise JobNotFound(f"there is no job {key.id!r} in queue {key.queue.queue!r}")
-    if reply == "late":
+    if not await jobs.apply(view.store, command):
         (record,) = await view.store.get([key])
         now = "gone" if record is None else record.state.value
         return Done(changed=0, message=f"Nothing changed: the job is {now}.")
@@ -144,93 +138,50 @@ async def signal(view: View, body: b.SignalBody) -> Done:
 async def rerun_flow(view: View, body: b.JobBody) -> Done:
     """Run the failed and cancelled members of a flow again, and keep the finished ones."""
     key = _key(body)
-    members = await read_members(view.store, key.queue, key.id)
-    if len(members) > 10 * MAX_JOBS:
-        raise InvalidJob(f"the flow has {len(members):,} jobs: use jq-ctl flow rerun {key.id}")
-    changed = 0
-    for group in revivals(members):
-        keys = list(group)
-        for start in range(0, len(keys), STEP):
-            commands = [Revive(job=job, actor=view.actor) for job in keys[start : start + STEP]]
-            changed += (await view.store.alter(commands)).count("done")
+    changed = await flows.rerun_flow(
+        view.store, key.queue, key.id, view.actor, max_jobs=10 * flows.MAX_JOBS
+    )
     return Done(changed=changed, message=f"{changed:,} jobs of the flow run again.")
 
 
 # ── all jobs that match ───────────────────────────────────────────────────────────────────────────
 
 
-async def rerun_all(view: View, body: b.BulkBody) -> BulkDone:
-    """Run ended jobs again, up to 500 per step."""
-    return await _bulk(
-        view, body, "rerun", lambda job: Rerun(job=job, actor=view.actor), "Queued again"
-    )
+def on_all(kind: str) -> Callable[[View, b.BulkBody], Awaitable[BulkDone]]:
+    """An action on all jobs that match, one step at a time."""
+
+    async def act(view: View, body: b.BulkBody) -> BulkDone:
+        return await _bulk(view, body, kind)
+
+    act.__doc__ = f"{OPERATIONS[kind].about} Up to {STEP} per step."
+    return act
 
 
-async def cancel_all(view: View, body: b.BulkBody) -> BulkDone:
-    """Cancel jobs, up to 500 per step. Running jobs are asked to stop."""
-    return await _bulk(
-        view, body, "cancel", lambda job: Cancel(job=job, actor=view.actor), "Cancelled"
-    )
-
-
-async def promote_all(view: View, body: b.BulkBody) -> BulkDone:
-    """Make delayed jobs waiting now, up to 500 per step."""
-    return await _bulk(
-        view, body, "promote", lambda job: Promote(job=job, actor=view.actor), "Promoted"
-    )
-
-
-async def remove_all(view: View, body: b.BulkBody) -> BulkDone:
-    """Remove the records of ended jobs and cancel waiting ones, up to 500 per step."""
-    return await _bulk(
-        view, body, "remove", lambda job: Remove(job=job, actor=view.actor), "Removed"
-    )
-
-
-async def _bulk(
-    view: View,
-    body: b.BulkBody,
-    kind: str,
-    command: Callable[[JobKey], AnyCommand],
-    did: str,
-) -> BulkDone:
+async def _bulk(view: View, body: b.BulkBody, kind: str) -> BulkDone:
     query = JobQuery(**{name: getattr(body, name) for name in _QUERY})
-    wanted = criteria_of(view, query)
-    _check_states(kind, wanted.states)
-    began_ms = view.now_ms() if body.began_ms is None else body.began_ms
-    if kind == "rerun" and len(wanted.states) > 1:
-        # A job that was rerun from one state must not be rerun again when it is found in another.
-        before = wanted.ended_before_ms
-        wanted = replace(
-            wanted, ended_before_ms=began_ms if before is None else min(before, began_ms)
-        )
-    if kind == "remove":
-        # Ended jobs first: a waiting job that is removed now stays on record as cancelled.
-        wanted = replace(wanted, states=wanted.states[::-1])
-    queue = QueueName(body.tenant, body.queue)
-    page = await listed(view.store, queue, wanted, limit=STEP, cursor=body.cursor or "")
-    commands = [command(JobKey(queue, record.id)) for record in page.records]
-    changed = (await view.store.alter(commands)).count("done") if commands else 0
+    change = BulkChange(
+        view.store,
+        QueueName(body.tenant, body.queue),
+        criteria_of(view, query),
+        kind,
+        actor=view.actor,
+        now_ms=view.now_ms(),
+        began_ms=body.began_ms,
+        cursor=body.cursor,
+        max_jobs=STEP,
+        max_looks=LOOKS,
+    )
+    done = await change.run()
     return BulkDone(
-        changed=changed,
-        skipped=len(commands) - changed,
-        looked_at=page.looked_at,
-        cursor=page.cursor or None,
-        began_ms=began_ms,
-        message=f"{did} {changed:,} jobs.",
+        changed=done.changed,
+        skipped=done.skipped,
+        looked_at=done.looked_at,
+        cursor=done.cursor,
+        began_ms=change.began_ms or 0,
+        message=f"{OPERATIONS[kind].did.capitalize()} {done.changed:,} jobs.",
     )
 
 
 _QUERY = tuple(
     field for field in b.BulkBody.__struct_fields__ if field not in ("cursor", "began_ms")
 )
-
-
-def _check_states(kind: str, states: tuple[State, ...]) -> None:
-    allowed = APPLIES[kind].states
-    if not states:
-        raise InvalidJob("choose at least one state")
-    for state in states:
-        if state not in allowed:
-            names = ", ".join(each.value for each in State if each in allowed)
-            raise InvalidJob(f"{kind} does not apply to {state.value} jobs: choose {names}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import re
+from typing import Any
 
 from msgspec.structs import replace
 
@@ -10,34 +10,28 @@ from jobq.client.ids import new_id
 from jobq.core import checks
 from jobq.core.bounds import queue_full
 from jobq.core.commands import Promote
-from jobq.core.durations import parse_duration
-from jobq.core.policies import Bucket, Rate
-from jobq.core.queues import Limits, RateData, ScheduleRecord
 from jobq.core.records import JobKey, QueueName
 from jobq.core.states import ENDED, State
-from jobq.errors import ConfigError, InvalidJob, JobNotFound
+from jobq.errors import InvalidJob
+from jobq.operations import schedules
+from jobq.operations.limits import checked_limits, parse_rate, set_limits
+from jobq.operations.listing import get_queue
 from jobq.web.data import bodies as b
 from jobq.web.data.bodies import BulkDone, Done
-from jobq.web.data.queues import record_of
 from jobq.web.data.view import View
 
 _STEP = 1_000
 """Jobs that one step of clearing or purging changes."""
 _MORE = "more"
 """The cursor of a step that is repeated as it is."""
-_MAX_LIMIT = 2**31 - 1
-"""Stores keep limits as signed 32-bit numbers."""
-_SCHEDULES = 10_000
 _SOON_MS = 1_000
 """The delay of a job that is run now, until it is promoted. The event `promoted` names who ran it,
 which `accepted` cannot. If the promotion is lost, the job starts after this time."""
-_BUCKET = re.compile(r"(\d+)\+(\d+(?:\.\d+)?)/s")
-_WINDOW = re.compile(r"(\d+)/(.+)")
 
 
 async def _known(view: View, body: b.QueueBody) -> QueueName:
     """The queue. JobNotFound if it does not exist: a typing error must not create a queue."""
-    return (await record_of(view, body.tenant, body.queue)).queue
+    return (await get_queue(view.store, QueueName(body.tenant, body.queue))).queue
 
 
 async def pause(view: View, body: b.QueueBody) -> Done:
@@ -82,47 +76,24 @@ async def limits(view: View, body: b.LimitsBody) -> Done:
     """Change the limits of a queue or of one key, or restore the declared ones."""
     queue = await _known(view, body)
     key = None if not body.key else checks.check_key(body.key)
-    wanted = None if body.reset else _limits(body)
-    await view.store.set_limits(queue, wanted, key=key, actor=view.actor)
+    if body.reset:
+        await view.store.set_limits(queue, None, key=key, actor=view.actor)
+    else:
+        await set_limits(view.store, queue, _limits(body), key=key, actor=view.actor, keep=False)
     what = body.queue if key is None else f"key {key} of {body.queue}"
     did = "Restored" if body.reset else "Changed"
     return Done(changed=1, message=f"{did} the limits of {what}.")
 
 
-def _limits(body: b.LimitsBody) -> Limits:
-    if body.key and (body.limit is not None or body.rate or body.max_waiting is not None):
-        raise ConfigError("a key has only key_limit and key_rate")
-    return Limits(
-        limit=_whole(body.limit, "limit"),
-        rate=_rate(body.rate),
-        key_limit=_whole(body.key_limit, "key_limit"),
-        key_rate=_rate(body.key_rate),
-        max_waiting=_whole(body.max_waiting, "max_waiting"),
-    )
-
-
-def _whole(value: int | None, name: str) -> int | None:
-    if value is None:
-        return None
-    return checks.check_int(value, name, low=1, high=_MAX_LIMIT, error=ConfigError)
-
-
-def _rate(text: str | None) -> RateData | None:
-    """A rate as jq-ctl writes it: `100/1m`, or `10+0.5/s` for a bucket."""
-    if not text:
-        return None
-    if bucket := _BUCKET.fullmatch(text):
-        return Bucket(int(bucket[1]), refill=float(bucket[2])).data
-    if window := _WINDOW.fullmatch(text):
-        try:
-            per = parse_duration(window[2])
-        except ValueError as e:
-            raise ConfigError(str(e)) from None
-        return Rate(int(window[1]), per=per).data
-    raise ConfigError(
-        f"{text!r} is not a rate: use 100/1m for 100 starts per minute, or 10+0.5/s for a bucket "
-        "of 10 refilled with 0.5 per second"
-    )
+def _limits(body: b.LimitsBody) -> dict[str, Any]:
+    given = {
+        "limit": body.limit,
+        "rate": parse_rate(body.rate) if body.rate else None,
+        "key_limit": body.key_limit,
+        "key_rate": parse_rate(body.key_rate) if body.key_rate else None,
+        "max_waiting": body.max_waiting,
+    }
+    return checked_limits({name: value for name, value in given.items() if value is not None})
 
 
 async def clear(view: View, body: b.ClearBody) -> BulkDone:
@@ -163,34 +134,14 @@ def _step(view: View, changed: int, message: str) -> BulkDone:
 
 async def run_schedule(view: View, body: b.ScheduleBody) -> Done:
     """Enqueue the job of a schedule now. Its count and its next time do not change."""
-    spec = (await _schedule(view, body)).spec
-    job = replace(
-        spec.template,
-        id=f"{body.id}@{new_id()}",
-        delay_ms=_SOON_MS,
-        at_ms=None,
-        # When a job of an after-complete schedule ends, the schedule sets its next time. This extra
-        # job must not do that.
-        schedule=None if spec.after_complete else body.id,
-    )
-    (result,) = await view.store.put([job])
+    queue = QueueName(body.tenant, body.queue)
+    job = await schedules.extra_job(view.store, queue, body.id, new_id())
+    (result,) = await view.store.put([replace(job, delay_ms=_SOON_MS, at_ms=None)])
     if result.full is not None:
         raise queue_full(body.queue, result.full)
     key = JobKey(job.queue, result.id)
     await view.store.alter([Promote(job=key, actor=view.actor)])
     return Done(changed=1, message=f"Enqueued job {result.id}.")
-
-
-async def _schedule(view: View, body: b.ScheduleBody) -> ScheduleRecord:
-    queue = QueueName(body.tenant, body.queue)
-    for record in await view.store.list_schedules(queue, limit=_SCHEDULES):
-        if record.spec.id == body.id:
-            return record
-    raise _missing(body)
-
-
-def _missing(body: b.ScheduleBody) -> JobNotFound:
-    return JobNotFound(f"there is no schedule {body.id!r} in queue {body.queue!r}")
 
 
 async def pause_schedule(view: View, body: b.ScheduleBody) -> Done:
@@ -204,19 +155,15 @@ async def resume_schedule(view: View, body: b.ScheduleBody) -> Done:
 
 
 async def _set_paused(view: View, body: b.ScheduleBody, paused: bool) -> Done:
-    reply = await view.store.pause_schedule(
-        QueueName(body.tenant, body.queue), body.id, paused=paused, actor=view.actor
-    )
-    if reply == "missing":
-        raise _missing(body)
+    queue = QueueName(body.tenant, body.queue)
+    changed = await schedules.set_paused(view.store, queue, body.id, paused, view.actor)
     did = "Paused" if paused else "Resumed"
-    message = f"{did} schedule {body.id}." if reply == "done" else f"It was {did.lower()} already."
-    return Done(changed=int(reply == "done"), message=message)
+    message = f"{did} schedule {body.id}." if changed else f"It was {did.lower()} already."
+    return Done(changed=int(changed), message=message)
 
 
 async def remove_schedule(view: View, body: b.ScheduleBody) -> Done:
     """Remove a schedule. The jobs it made stay."""
     queue = QueueName(body.tenant, body.queue)
-    if not await view.store.drop_schedule(queue, body.id, actor=view.actor):
-        raise _missing(body)
+    await schedules.remove(view.store, queue, body.id, view.actor)
     return Done(changed=1, message=f"Removed schedule {body.id}.")

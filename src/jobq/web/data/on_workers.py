@@ -6,7 +6,7 @@ import logging
 
 from jobq.core.checks import check_int
 from jobq.core.workers import MAX_CONCURRENCY, WorkerRequest, concurrency_request
-from jobq.errors import JobNotFound
+from jobq.operations import workers
 from jobq.web.data.bodies import ConcurrencyBody, Done, WorkerBody
 from jobq.web.data.view import View
 
@@ -40,8 +40,7 @@ async def concurrency(view: View, body: ConcurrencyBody) -> Done:
 
 
 async def _ask(view: View, body: WorkerBody, request: WorkerRequest, what: str) -> Done:
-    if not await view.store.ask_worker(body.name, request):
-        raise JobNotFound(f"there is no worker {body.name!r}: it has stopped")
+    await workers.ask(view.store, body.name, request)
     # A worker belongs to no queue, so no event log has these requests.
     log.info("%s asked worker %r to %s", view.principal.subject or "someone", body.name, what)
     return Done(changed=1, message=f"Asked {body.name} to {what}.")

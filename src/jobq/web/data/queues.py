@@ -10,9 +10,9 @@ from jobq.core.event_records import EventRecord
 from jobq.core.queues import Limits, LimitsRecord, MinuteRecord, QueueRecord, RateData, Window
 from jobq.core.records import QueueName
 from jobq.core.states import Kind, State
-from jobq.errors import JobNotFound
+from jobq.operations import listing
 from jobq.web.data.log import LogEntry, log_entry, tail
-from jobq.web.data.view import Shape, View, queue_records
+from jobq.web.data.view import Shape, View
 
 MAX_ROWS = 50
 """Queues of one page. Each costs a handful of store calls."""
@@ -158,7 +158,7 @@ async def queues(
     view: View, *, tenant: str | None = None, after: str | None = None, limit: int = MAX_ROWS
 ) -> QueueList:
     """Queues by name. Each row costs a few store calls, at any backlog."""
-    records = await queue_records(view, tenant)
+    records = await listing.queues(view.store, tenant)
     last = None if after is None else tuple(after.split(":", 1))
     rest = [each for each in records if last is None or tuple(each.queue) > last]
     page = rest[: max(1, min(limit, MAX_ROWS))]
@@ -287,17 +287,9 @@ async def recent(view: View, tenant: str, queue: str, *, limit: int = 50) -> tup
     return tuple(log_entry(view, event) for event in reversed(found))
 
 
-async def record_of(view: View, tenant: str, queue: str) -> QueueRecord:
-    """What is stored about a queue. JobNotFound if there is no such queue."""
-    for record in await view.store.queues(tenant):
-        if record.queue == QueueName(tenant, queue):
-            return record
-    raise JobNotFound(f"there is no queue {queue!r} of tenant {tenant!r}")
-
-
 async def queue(view: View, tenant: str, queue: str, *, minutes: int = 60) -> QueueShown:
     """The page of one queue. JobNotFound if there is no such queue."""
-    record = await record_of(view, tenant, queue)
+    record = await listing.get_queue(view.store, QueueName(tenant, queue))
     number = max(1, min(minutes, MAX_MINUTES))
     found = await view.store.metrics(record.queue, minutes=max(number, _SPARK))
     held = await view.store.holds(record.queue)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from jobq.core import cron
 from jobq.core.queues import ScheduleRecord, ScheduleSpec
+from jobq.operations import listing
+from jobq.operations.schedules import of_queues
 from jobq.web.data.shown import Shown, shown_in_row
-from jobq.web.data.view import Shape, View, queue_records
+from jobq.web.data.view import Shape, View
 
 _MAX = 500
 _UPCOMING = 5
@@ -47,14 +49,11 @@ async def schedules(
     view: View, *, tenant: str | None = None, queue: str | None = None
 ) -> ScheduleList:
     """Schedules of a queue, of a tenant, or of all queues that the caller may see."""
-    found: list[ScheduleRecord] = []
     if tenant is None and queue is None:
         found = await view.store.list_schedules(limit=_MAX + 1)
     else:
-        for record in await queue_records(view, tenant, queue):
-            if len(found) > _MAX:
-                break
-            found += await view.store.list_schedules(record.queue, limit=_MAX + 1 - len(found))
+        names = [record.queue for record in await listing.queues(view.store, tenant, queue)]
+        found = await of_queues(view.store, names, limit=_MAX + 1)
     found.sort(key=lambda each: (*each.spec.queue, each.spec.id))
     return ScheduleList(
         schedules=tuple(_row(view, record) for record in found[:_MAX]), complete=len(found) <= _MAX

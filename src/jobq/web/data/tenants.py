@@ -8,8 +8,9 @@ from collections import Counter
 from jobq.core.bounds import COUNTED
 from jobq.core.queues import QueueRecord
 from jobq.core.states import State
+from jobq.operations import listing
 from jobq.web.data.queues import Rates, all_counts, rates
-from jobq.web.data.view import Shape, View, queue_records
+from jobq.web.data.view import Shape, View
 
 _MAX_QUEUES = 200
 """Queues that are summed up: two short store calls each."""
@@ -39,7 +40,7 @@ class TenantList(Shape, frozen=True, kw_only=True):
 
 async def tenants(view: View) -> TenantList:
     """The tenants that the caller may see."""
-    records = await queue_records(view)
+    records = await listing.queues(view.store)
     listed = records[:_MAX_QUEUES]
     figures = await asyncio.gather(*(_figures(view, record) for record in listed))
     workers = await view.store.workers() if view.may("workers") else []

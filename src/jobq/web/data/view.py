@@ -8,7 +8,6 @@ import msgspec
 
 from jobq.access.principal import Principal
 from jobq.access.table import CALLS
-from jobq.core.queues import QueueRecord
 from jobq.stores.base import Store
 
 
@@ -50,14 +49,3 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
 
 MAX_QUEUES = 500
 """Queues that are looked at to sum them up."""
-
-
-async def queue_records(
-    view: View, tenant: str | None = None, queue: str | None = None
-) -> list[QueueRecord]:
-    """The queues that the caller may see, by tenant and name: all, of a tenant, or one."""
-    records = await view.store.queues(tenant)
-    return sorted(
-        (each for each in records if queue is None or each.queue.queue == queue),
-        key=lambda each: (each.queue.tenant, each.queue.queue),
-    )

@@ -64,12 +64,13 @@ function J.forget_life(cx, job)
   J.variadic("HDEL", x, gone)
 end
 
--- Whether a command applies to a job in its state: core's table (core/commands.py: APPLIES).
+-- Whether a command applies to a job in its state and life. Copies core/commands.py: applies.
 local STATE_NAMES = {}
 for name, code in pairs(STATE) do STATE_NAMES[code] = name end
-local function applies(cx, kind, job)
-  local rule = J.APPLIES[kind]
+local function applies(cx, c, job)
+  local rule = J.APPLIES[c.kind]
   return rule[STATE_NAMES[job.state]] and (not rule.unstarted or J.starts(cx, job) == 0)
+    and (not c.life or c.life == job.life)
 end
 
 -- COMMANDS.<kind>(cx, job, command, data). RETURNS whether it was carried out
@@ -179,7 +180,8 @@ end
 
 -- alter: carry out commands on single jobs.
 -- KEYS prefix
--- ARGS now, prefix of shard 0, then per command: itself packed {kind, id, actor, …}, data
+-- ARGS now, prefix of shard 0, then per command: itself packed {kind, id, actor, life, …},
+--   data
 -- RETURNS {a letter per command: d done, l late, m missing; messages waiting; jobs to wake workers
 --   for elsewhere}
 function J.alter(keys, args)
@@ -188,7 +190,7 @@ function J.alter(keys, args)
     local c = munpack(args[i])
     local job = J.look(cx, c.id)
     local answer = not job and "m" or "l"
-    if job and applies(cx, c.kind, job) then
+    if job and applies(cx, c, job) then
       job.actor = c.actor
       if COMMANDS[c.kind](cx, job, c, args[i + 1]) then answer = "d" end
     end

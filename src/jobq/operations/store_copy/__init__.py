@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from jobq.client.store_copy.queue_copy import QueueCopy, Report, preview
-from jobq.client.store_copy.side import Side
+from jobq.operations.store_copy.queue_copy import QueueCopy, Report, preview
+from jobq.operations.store_copy.side import Side
 
 __all__ = ["QueueCopy", "Report", "Side", "preview"]

@@ -4,21 +4,15 @@ from __future__ import annotations
 
 import msgspec
 
-from jobq.client.store_copy.side import Side
 from jobq.core.queues import HoldsRecord, QueueConfig, QueueRecord
 from jobq.core.records import QueueName
 from jobq.errors import ConfigError
+from jobq.operations.store_copy.side import Side
 from jobq.stores.base import Clock
 
 HOLD_MS = 30_000
 """Milliseconds that a hold of the source lasts while a copy runs. The copy renews it. If the copy
 dies, the source goes on after this time with the jobs that have not moved."""
-
-
-async def queue_record(side: Side, queue: QueueName) -> QueueRecord | None:
-    """What a store has about a queue."""
-    records = await side.within(side.store.queues(queue.tenant))
-    return next((record for record in records if record.queue == queue), None)
 
 
 async def copy_settings(source: Side, target: Side, record: QueueRecord, *, clock: Clock) -> None:
@@ -28,17 +22,17 @@ async def copy_settings(source: Side, target: Side, record: QueueRecord, *, cloc
     other limits under the same version. What was changed at run time in the target stays.
     """
     queue = record.queue
-    held = await source.within(source.store.holds(queue))
+    held = await source.store.holds(queue)
     there = await _declare(target, record)
     limits = record.limits
     changed_there = there.limits.changed is not None or there.limits.version > limits.version
     if limits.changed is not None and not changed_there:
-        await target.within(target.store.set_limits(queue, limits.changed, actor=target.actor))
+        await target.store.set_limits(queue, limits.changed, actor=target.actor)
     for key, own in limits.keys.items():
         if key not in there.limits.keys:
-            await target.within(target.store.set_limits(queue, own, key=key, actor=target.actor))
+            await target.store.set_limits(queue, own, key=key, actor=target.actor)
     if record.paused and not there.paused:
-        await target.within(target.store.pause(queue, actor=target.actor))
+        await target.store.pause(queue, actor=target.actor)
     await _copy_holds(target, queue, held, clock())
 
 
@@ -56,23 +50,21 @@ async def _declare(target: Side, record: QueueRecord) -> QueueRecord:
         partitions=record.partitions if record.partitions > 1 else None,
     )
     try:
-        return await target.within(target.store.declare(record.queue, config))
+        return await target.store.declare(record.queue, config)
     except ConfigError:
         if config.partitions is None:
             raise
     # A store without partitions keeps the order of the whole queue, which is more than a partition
     # promises.
-    return await target.within(
-        target.store.declare(record.queue, msgspec.structs.replace(config, partitions=None))
+    return await target.store.declare(
+        record.queue, msgspec.structs.replace(config, partitions=None)
     )
 
 
 async def _copy_holds(target: Side, queue: QueueName, held: HoldsRecord, now_ms: int) -> None:
     # A hold of the queue that ends this soon may be the copy's own, of a run that was killed.
     if held.until_ms is not None and held.until_ms > now_ms + HOLD_MS:
-        await target.within(target.store.hold(queue, held.until_ms - now_ms, actor=target.actor))
+        await target.store.hold(queue, held.until_ms - now_ms, actor=target.actor)
     for key, until_ms in held.keys.items():
         if until_ms > now_ms:
-            await target.within(
-                target.store.hold(queue, until_ms - now_ms, key, actor=target.actor)
-            )
+            await target.store.hold(queue, until_ms - now_ms, key, actor=target.actor)

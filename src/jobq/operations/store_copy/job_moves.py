@@ -6,14 +6,15 @@ from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import closing
 
-from jobq.client.store_copy.side import Side
-from jobq.client.store_copy.spool import Found, Spool
 from jobq.core import copies
 from jobq.core.commands import AnyCommand, Remove, Reschedule
 from jobq.core.copies import Obstacle
 from jobq.core.records import Filter, JobKey, JobRecord, JobSpec, PutResult, QueueName
 from jobq.core.states import State
 from jobq.errors import InvalidJob
+from jobq.operations.listing import pages
+from jobq.operations.store_copy.side import Side
+from jobq.operations.store_copy.spool import Found, Spool
 from jobq.stores.base import Clock
 
 BATCH = 500
@@ -90,7 +91,7 @@ class JobMoves:
         """Store failed jobs in the target, then remove them. None of them is in circulation."""
         await self._alive()
         keys = [JobKey(self._queue, job.id) for job in found]
-        records = await self._source.within(self._source.store.get(keys))  # with their errors
+        records = await self._source.store.get(keys)  # with their errors
         failed = [record for record in records if record and record.state is State.FAILED]
         self.stayed["started"] += len(found) - len(failed)
         restored = await self._restore(failed)
@@ -109,7 +110,7 @@ class JobMoves:
     async def _restore(self, failed: Sequence[JobRecord]) -> list[bool | None]:
         """Store failed jobs in the target. None for a job that the target refuses."""
         try:
-            return list(await self._target.within(self._target.store.restore(failed)))
+            return list(await self._target.store.restore(failed))
         except InvalidJob:
             if len(failed) == 1:
                 return [None]
@@ -118,7 +119,7 @@ class JobMoves:
     async def _same(self, records: Sequence[JobRecord]) -> list[JobRecord]:
         """Those of the failed jobs that the target has already, from a copy that was killed."""
         keys = [JobKey(self._queue, record.id) for record in records]
-        there = await self._target.within(self._target.store.get(keys))
+        there = await self._target.store.get(keys)
         return [
             record
             for record, other in zip(records, there, strict=True)
@@ -132,18 +133,12 @@ class JobMoves:
         return obstacle is None
 
     async def _pages(self, state: State) -> AsyncIterator[tuple[JobRecord, ...]]:
-        cursor: str | None = None
-        while True:
+        await self._alive()
+        async for records in pages(
+            self._source.store, Filter(queue=self._queue, state=state), BATCH
+        ):
+            yield records
             await self._alive()
-            page = await self._source.within(
-                self._source.store.find(
-                    Filter(queue=self._queue, state=state), cursor=cursor, limit=BATCH
-                )
-            )
-            if page.records:
-                yield page.records
-            if (cursor := page.cursor) is None:
-                return
 
     async def _move(self, found: Sequence[Found]) -> None:
         """Hold the jobs in the source, put them into the target, and remove them."""
@@ -170,7 +165,7 @@ class JobMoves:
         """
         store = self._target.store
         try:
-            return list(await self._target.within(store.put(specs)))
+            return list(await store.put(specs))
         except InvalidJob:
             if len(specs) == 1:
                 return [None]
@@ -191,7 +186,7 @@ class JobMoves:
             ]
         )
         # Read after the hold: what a job contains could change until then.
-        records = await self._source.within(self._source.store.get(keys))
+        records = await self._source.store.get(keys)
         held: list[tuple[int, JobSpec]] = []
         now = self._clock()
         for job, time, record in zip(found, times, records, strict=True):
@@ -224,7 +219,7 @@ class JobMoves:
 
     async def _alter(self, commands: Sequence[AnyCommand]) -> None:
         if commands:
-            await self._source.within(self._source.store.alter(commands))
+            await self._source.store.alter(commands)
 
 
 def _refusal(result: PutResult | None) -> Obstacle:

@@ -8,14 +8,16 @@ from collections.abc import Callable
 
 import msgspec
 
-from jobq.client.store_copy.job_moves import JobMoves
-from jobq.client.store_copy.queue_settings import HOLD_MS, copy_settings, queue_record
-from jobq.client.store_copy.schedule_moves import MAX_SCHEDULES, move_schedules
-from jobq.client.store_copy.side import Side
 from jobq.core import copies
 from jobq.core.records import QueueName, Topic
 from jobq.core.states import State
 from jobq.errors import ConfigError
+from jobq.operations.listing import find_queue
+from jobq.operations.schedules import of_queues
+from jobq.operations.store_copy.job_moves import JobMoves
+from jobq.operations.store_copy.queue_settings import HOLD_MS, copy_settings
+from jobq.operations.store_copy.schedule_moves import move_schedules
+from jobq.operations.store_copy.side import Side
 from jobq.stores.base import Clock
 
 _RENEW_S = 10.0
@@ -56,8 +58,8 @@ async def preview(source: Side, queue: QueueName) -> Report:
 
     Every blocked job stays. Of the others, some may turn out to belong to a flow.
     """
-    counts = await source.within(source.store.count(queue))
-    listed = await source.within(source.store.list_schedules(queue, limit=MAX_SCHEDULES))
+    counts = await source.store.count(queue)
+    listed = await of_queues(source.store, [queue])
     blocked = counts.get(State.BLOCKED, 0)
     return Report(
         queue=queue.queue,
@@ -99,7 +101,7 @@ class QueueCopy:
         ConfigError, before any job moves, if the target has the queue with other settings, if both
         are the same store, or if jobs are still active when the wait is over.
         """
-        record = await queue_record(self._source, self._queue)
+        record = await find_queue(self._source.store, self._queue)
         if record is None:
             raise ConfigError(f"no queue {self._queue.queue!r} in {self._source.store.url}")
         await copy_settings(self._source, self._target, record, clock=self._clock)
@@ -134,7 +136,7 @@ class QueueCopy:
             moved.append(await jobs.move_failed())
             if not sum(moved):
                 break
-        counts = await self._source.within(self._source.store.count(self._queue))
+        counts = await self._source.store.count(self._queue)
         if blocked := counts.get(State.BLOCKED, 0):
             jobs.stayed["flow"] += blocked
         return jobs
@@ -145,12 +147,12 @@ class QueueCopy:
         Two URLs may lead to one store. Its jobs would be removed, because the target has them.
         """
         source, target, queue = self._source, self._target, self._queue
-        before = (await target.within(target.store.holds(queue))).until_ms
-        last = (await source.within(source.store.holds(queue))).until_ms or 0
+        before = (await target.store.holds(queue)).until_ms
+        last = (await source.store.holds(queue)).until_ms or 0
         # Longer than a hold that is there already, or nothing would change.
         await self._hold(max(HOLD_MS, last - self._clock() + _LONGER_MS))
-        own = (await source.within(source.store.holds(queue))).until_ms
-        after = (await target.within(target.store.holds(queue))).until_ms
+        own = (await source.store.holds(queue)).until_ms
+        after = (await target.store.holds(queue)).until_ms
         if after == own != before:
             raise ConfigError(
                 f"{source.store.url} and {target.store.url} are the same store, so there is "
@@ -161,13 +163,11 @@ class QueueCopy:
         """Stop claims from the source for a while, if the last hold is about to end."""
         if time.monotonic() - self._held_at < _RENEW_S:
             return
-        await self._source.within(
-            self._source.store.hold(self._queue, ms, actor=self._source.actor)
-        )
+        await self._source.store.hold(self._queue, ms, actor=self._source.actor)
         self._held_at = time.monotonic()
 
     async def _active(self) -> int:
-        counts = await self._source.within(self._source.store.count(self._queue))
+        counts = await self._source.store.count(self._queue)
         return counts.get(State.ACTIVE, 0)
 
     async def _wait_for_active(self) -> bool:
@@ -189,7 +189,7 @@ class QueueCopy:
                         "--wait, stop the workers, or move the other jobs now with --wait 0"
                     )
                 await self._hold()
-                await self._source.within(store.tick())  # recovers jobs whose worker has died
+                await store.tick()  # recovers jobs whose worker has died
                 try:
                     async with asyncio.timeout(min(left, _LOOK_S)):
                         await anext(signals)

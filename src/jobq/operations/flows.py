@@ -1,4 +1,5 @@
-"""FlowTree: a job with the jobs it waits for, what those wait for, and so on, with their states."""
+"""Flows: a job with the jobs it waits for, what those wait for, and so on, as a tree; and running
+them again."""
 
 from __future__ import annotations
 
@@ -7,9 +8,11 @@ from collections.abc import Iterable, Iterator, Mapping
 
 import msgspec
 
+from jobq.core.commands import Revive
+from jobq.core.graph import revivals
 from jobq.core.records import Failure, JobKey, JobRecord, QueueName
 from jobq.core.states import State
-from jobq.errors import JobNotFound
+from jobq.errors import InvalidJob, JobNotFound
 from jobq.stores.base import Store
 
 MAX_JOBS = 1000
@@ -203,3 +206,28 @@ def _listed(roots: list[JobKey], known: Mapping[JobKey, JobRecord | None]) -> It
             again=again,
         )
         todo += [(child, depth + 1) for child in reversed(children)]
+
+
+# ── running again ─────────────────────────────────────────────────────────────────────────────────
+
+
+async def rerun_flow(
+    store: Store, queue: QueueName, id: str, actor: str | None, *, max_jobs: int | None = None
+) -> int:
+    """Run the failed and cancelled members of a flow again, and keep the finished ones.
+
+    Returns how many run again. Raises JobNotFound, or InvalidJob if there are more than
+    `max_jobs`."""
+    members = await read_members(store, queue, id)
+    if max_jobs is not None and len(members) > max_jobs:
+        raise InvalidJob(f"the flow has {len(members):,} jobs: use jq-ctl flow rerun {id}")
+    total = 0
+    for group in revivals(members):
+        keys = list(group)
+        for start in range(0, len(keys), _PAGE):
+            commands = [
+                Revive(job=key, life=members[key].life, actor=actor)
+                for key in keys[start : start + _PAGE]
+            ]
+            total += (await store.alter(commands)).count("done")
+    return total

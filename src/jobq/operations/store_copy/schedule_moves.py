@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from jobq.client.store_copy.side import Side
 from jobq.core import copies
 from jobq.core.copies import Parked
 from jobq.core.queues import ScheduleRecord
 from jobq.core.records import QueueName
-
-MAX_SCHEDULES = 10_000
-"""Schedules of a queue that one listing returns. Those that moved are not listed again."""
+from jobq.operations.schedules import of_queues
+from jobq.operations.store_copy.side import Side
 
 
 async def move_schedules(source: Side, target: Side, queue: QueueName, *, idle: bool) -> int:
@@ -21,7 +19,7 @@ async def move_schedules(source: Side, target: Side, queue: QueueName, *, idle: 
     that waits for its job to end then stays.
     """
     moved = await _finish_last(source, target, queue)
-    for record in await _list(source, queue):
+    for record in await of_queues(source.store, [queue]):
         waits = record.spec.after_complete and record.next_ms is None
         if copies.is_over(record) or copies.parked(record) or (waits and not idle):
             continue
@@ -32,9 +30,9 @@ async def move_schedules(source: Side, target: Side, queue: QueueName, *, idle: 
 
 async def _finish_last(source: Side, target: Side, queue: QueueName) -> int:
     """Finish the schedules that a killed copy has parked."""
-    left = {record.spec.id: record for record in await _list(source, queue)}
+    left = {record.spec.id: record for record in await of_queues(source.store, [queue])}
     finished = 0
-    for stand_in in await _list(target, queue):
+    for stand_in in await of_queues(target.store, [queue]):
         parked = copies.parked(stand_in)
         if parked is None:
             continue
@@ -50,23 +48,21 @@ async def _finish_last(source: Side, target: Side, queue: QueueName) -> int:
 async def _move(source: Side, target: Side, record: ScheduleRecord, *, paused: bool) -> None:
     queue, id = record.spec.queue, record.spec.id
     await _park(target, record, paused=paused)
-    await source.within(source.store.pause_schedule(queue, id, paused=True, actor=source.actor))
+    await source.store.pause_schedule(queue, id, paused=True, actor=source.actor)
     # It cannot fire any more, so its next time is final now.
-    for last in await _list(source, queue):
+    for last in await of_queues(source.store, [queue]):
         if last.spec.id == id:
             record = last
             await _park(target, record, paused=paused)
-    await source.within(source.store.drop_schedule(queue, id, actor=source.actor))
+    await source.store.drop_schedule(queue, id, actor=source.actor)
     stand_in = copies.parked(ScheduleRecord(spec=copies.park(record, paused=paused), next_ms=None))
     assert stand_in is not None
     await _start(target, stand_in)
 
 
 async def _park(target: Side, record: ScheduleRecord, *, paused: bool) -> None:
-    await target.within(
-        target.store.put_schedule(
-            copies.park(record, paused=paused), next_ms=None, actor=target.actor
-        )
+    await target.store.put_schedule(
+        copies.park(record, paused=paused), next_ms=None, actor=target.actor
     )
 
 
@@ -74,11 +70,5 @@ async def _start(target: Side, parked: Parked) -> None:
     """Replace the parked schedule by the real one."""
     spec = parked.spec
     if parked.paused:
-        await target.within(
-            target.store.pause_schedule(spec.queue, spec.id, paused=True, actor=target.actor)
-        )
-    await target.within(target.store.put_schedule(spec, next_ms=parked.next_ms, actor=target.actor))
-
-
-async def _list(side: Side, queue: QueueName) -> list[ScheduleRecord]:
-    return await side.within(side.store.list_schedules(queue, limit=MAX_SCHEDULES))
+        await target.store.pause_schedule(spec.queue, spec.id, paused=True, actor=target.actor)
+    await target.store.put_schedule(spec, next_ms=parked.next_ms, actor=target.actor)

@@ -1,0 +1,1 @@
+"""Tests of jobq.operations. The tests of the faces try most of it as well."""
