@@ -48,14 +48,12 @@ def test_an_option_is_added_by_these_steps(copy: Copy) -> None:
     )
 
 
+ROW = "src/jobq/core/options.py"
 FORGOTTEN = {
-    "the name in a Valkey record": ("src/jobq/core/options.py", '        recorded="color",\n'),
-    "the place in SQL stores": ("src/jobq/core/options.py", "        packed=21,\n"),
-    "the lease": (
-        "src/jobq/core/options.py",
-        '        lease=True,\n        help="Color of the job.",\n',
-    ),
-    "the words": ("src/jobq/core/options.py", '        help="Color of the job.",\n'),
+    "the name in a Valkey record": (ROW, ' recorded="color",'),
+    "the place in SQL stores": (ROW, "packed=21, "),
+    "the lease": (ROW, ', lease=True,\n        help="Color'),
+    "the words": (ROW, '        help="Color of the job.",\n'),
     "the message": ("proto/jobq/v1/common.proto", "  string color = 21;\n"),
     "its values": ("src/jobq_conformance/spec_values.py", '        "color": _ID,\n'),
 }
@@ -63,9 +61,9 @@ FORGOTTEN = {
 
 @pytest.mark.parametrize("what", FORGOTTEN)
 def test_a_forgotten_place_is_found(copy: Copy, what: str) -> None:
-    file, line = FORGOTTEN[what]
+    file, text = FORGOTTEN[what]
     copy.do(EDITS)
-    copy.tree.edit(Edit(file, line, ""))
+    copy.tree.edit(Edit(file, text, ',\n        help="Color' if what == "the lease" else ""))
     copy.do(COMMANDS[:2])  # not the recorded bytes
     stores = ("--store", "sqlite", "--store", "valkey")
     assert copy.fails(*CONTRACT, "tests/options", *stores)
