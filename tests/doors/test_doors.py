@@ -29,7 +29,7 @@ from jobq.access.principal import ANYONE
 from jobq.cli.ctl import main
 from jobq.client.sender import Sender
 from jobq.core.commands import Rerun
-from jobq.core.options import BY_NAME, LETTER
+from jobq.core.options import BY_NAME, FIELDS, LETTER
 from jobq.core.queues import Fire, QueueConfig
 from jobq.core.records import (
     Claim,
@@ -244,9 +244,14 @@ _UNSAID = frozenset(
 )
 """Fields that a message does not have, or that are messages themselves."""
 _ABSENT = frozenset(
-    {"payload", "codec", "id", "key", "cost", "on_child_failure", "unique.mode"}
-    | {"after.job.queue.queue", "retry.delays_ms"}
+    {"payload", "id", "unique.mode", "after.job.queue.queue", "retry.delays_ms"}
+    | {
+        option.field
+        for option in FIELDS
+        if option.kind in ("text", "choice") or option.default == 1
+    }
 )
+"""Fields of which a message cannot say that they are empty."""
 _SAID: dict[str, Callable[[common_pb2.NewJob], Any]] = {
     "meta": lambda new: dict(new.meta),
     "retry.delays_ms": lambda new: tuple(new.retry.delays_ms),
@@ -398,7 +403,7 @@ async def by_spark(scene: Scene, case: Case, spec: JobSpec) -> JobKey:
 _FLAGS = {"name": "", "id": "--id"} | {
     option.field: f"--{option.flag or name.replace('_', '-')}"
     for name, option in BY_NAME.items()
-    if option.cli and option.kind in ("text", "count")
+    if option.cli and name == option.field and option.kind in ("text", "count")
 }
 
 

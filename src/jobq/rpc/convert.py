@@ -26,6 +26,7 @@ NO_ARGUMENTS = {"json": b"[[],{}]", "msgpack": b"\x92\x90\x80"}
 
 _EVENT = tuple(field.name for field in event_records.FIELDS)
 
+
 # ── what clients send ─────────────────────────────────────────────────────────────────────────────
 
 

@@ -155,13 +155,14 @@ class GuardedHot(Guard):
         check_word(call, "call")
         if len(outcomes) > MAX_LIMIT:
             raise InvalidJob(f"{len(outcomes):,} outcomes are more than {MAX_LIMIT:,} in one call")
+        tenant = self.principal.tenant
         mine: list[AnyOutcome] = []
         others: list[LeaseRef] = []
         for outcome in map(self._bounded_outcome, outcomes):
             if isinstance(outcome, Block):
                 self._own_edges(outcome.after)
             check_outcome(outcome)
-            if self._is_own(outcome.queue.tenant):
+            if tenant is None or outcome.queue.tenant == tenant:
                 mine.append(outcome)
             else:
                 others.append(LeaseRef(outcome.queue, outcome.id, outcome.token))
@@ -171,7 +172,9 @@ class GuardedHot(Guard):
             await self._tenants.admit_queues(self._store, then.queues)
             if then.limit != (limit := bounded(then.limit)):
                 then = replace(then, limit=limit)
-        settled = await self._settle(mine, worker=self._named(worker), call=call, then=then)
+        if tenant is not None:
+            worker = self._named(worker)
+        settled = await self._settle(mine, worker=worker, call=call, then=then)
         return replace(settled, stale=(*settled.stale, *others)) if others else settled
 
     def _bounded_outcome(self, outcome: AnyOutcome) -> AnyOutcome:

@@ -137,8 +137,9 @@ def passed(
             await self._tenants.admit_queues(self._store, [queue])
         if acts:
             options["actor"] = self._actor(options.get("actor"))
-        for each in how_many & options.keys():
-            options[each] = bounded(options[each])
+        for each in how_many:
+            if each in options:
+                options[each] = bounded(options[each])
         return await getattr(self._store, name)(*args, **options)
 
     guarded.__name__ = guarded.__qualname__ = name
