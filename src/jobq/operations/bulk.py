@@ -45,14 +45,6 @@ class Operation(NamedTuple):
 
 
 OPERATIONS = {
-    "cancel": Operation(
-        Cancel,
-        "Cancel jobs. Running jobs are asked to stop.",
-        "cancel",
-        "cancelled",
-        "Cancel {n}?",
-        (State.BLOCKED, State.DELAYED, State.WAITING, State.ACTIVE),
-    ),
     "rerun": Operation(
         Rerun,
         "Run ended jobs again from the start.",
@@ -69,6 +61,14 @@ OPERATIONS = {
         "Make {n} waiting now?",
         (State.DELAYED,),
     ),
+    "cancel": Operation(
+        Cancel,
+        "Cancel jobs. Running jobs are asked to stop.",
+        "cancel",
+        "cancelled",
+        "Cancel {n}?",
+        (State.BLOCKED, State.DELAYED, State.WAITING, State.ACTIVE),
+    ),
     "remove": Operation(
         Remove,
         "Remove the records of ended jobs and cancel waiting ones.",
@@ -78,7 +78,7 @@ OPERATIONS = {
         (State.FAILED,),
     ),
 }
-"""By the tag of the command."""
+"""By the tag of the command, in the order of the dashboard's buttons."""
 
 
 class BulkProgress(msgspec.Struct, frozen=True, kw_only=True):

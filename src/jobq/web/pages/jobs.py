@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 from starlette.datastructures import QueryParams
@@ -15,15 +15,13 @@ from jobq.core.durations import parse_duration
 from jobq.core.records import QueueName
 from jobq.core.states import SHOWN, State
 from jobq.errors import InvalidJob
+from jobq.operations.bulk import OPERATIONS
 from jobq.web.data.actions import ACTIONS
 from jobq.web.data.jobs import JobList, JobQuery, jobs, preview
 from jobq.web.data.search import queue_names
 from jobq.web.data.view import View
 from jobq.web.render import render, view_of
 
-Verb = Literal["rerun", "cancel", "promote", "remove"]
-
-VERBS: tuple[Verb, ...] = ("rerun", "promote", "cancel", "remove")
 _TIMES = ("created_after", "created_before", "ended_after", "ended_before")
 _TEXTS = ("state", "name", "key", "id", "error")
 
@@ -98,7 +96,7 @@ async def _bulk(
     verb = request.query_params.get("verb", "")
     context: dict[str, Any] = {"verb": verb, "queue": queue, "filters": filters}
     try:
-        if verb not in VERBS:
+        if verb not in OPERATIONS:
             raise InvalidJob(f"there is no bulk action {verb!r}")
         if filters.texts["id"]:
             raise InvalidJob("a bulk action takes no id: open the job to change it")
@@ -153,12 +151,12 @@ def _time(name: str, value: str, now_ms: int) -> int:
     return round((found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp() * 1000)
 
 
-def _verbs(view: View, state: str) -> tuple[Verb, ...]:
+def _verbs(view: View, state: str) -> tuple[str, ...]:
     """The bulk actions that the caller may do and that apply to all of the chosen states."""
     chosen = [each for each in state.split(",") if each in set(State)]
     return tuple(
         verb
-        for verb in VERBS
+        for verb in OPERATIONS
         if ACTIONS[f"jobs.{verb}"].allowed(view)
         and chosen
         and all(each in APPLIES[verb].states for each in chosen)
