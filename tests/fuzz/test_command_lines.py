@@ -47,7 +47,7 @@ WORDS = (
     "{",
     "null",
     "[" * 2000,
-    "\x00",
+    "\x01",  # no program can be given a NUL
     "a\nb",
     "\x1b[2J",
     "\x9b31m",
