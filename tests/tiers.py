@@ -30,7 +30,7 @@ LEFT_OUT: dict[str, tuple[str, ...]] = {
     ),
     "Spark": (
         *(f"tests/pipeline/test_{name}.py" for name in _SPARK),
-        "tests/pipeline/test_cli.py::test_a_wrong_option_or_an_unusable_input",
+        "tests/pipeline/test_cli.py",
     ),
     "pairs of features on partitioned queues": (
         "tests/pairs/test_pairs.py::test_two_features_keep_their_promises_together[partitioned",

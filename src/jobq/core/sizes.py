@@ -5,17 +5,19 @@ from __future__ import annotations
 import re
 
 _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
+_TOO_LARGE = 2**63
 _SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]?)(?:i?B)?\s*", re.IGNORECASE)
 
 
 def parse_size(value: str) -> int:
-    """Parse a size into bytes; units are powers of 1024. Raises ValueError if it is no size, or
-    less than a byte."""
+    """Parse a size into bytes; units are powers of 1024.
+
+    Raises ValueError if it is no size, less than a byte, or more than any machine has."""
     match = _SIZE.fullmatch(value)
-    size = 0 if match is None else int(float(match[1]) * _UNITS[match[2].upper()])
-    if size < 1:
-        raise ValueError(f"{value!r} is not a size: use bytes, or e.g. 512M, 1.5G")
-    return size
+    size = 0 if match is None else float(match[1]) * _UNITS[match[2].upper()]
+    if not 1 <= size < _TOO_LARGE:
+        raise ValueError(f"{value[:40]!r} is not a size: use bytes, or e.g. 512M, 1.5G")
+    return int(size)
 
 
 def shown_size(count: float) -> str:
