@@ -16,6 +16,7 @@ _SPARK = (
     *("ingest", "insight", "lives", "lock", "metrics", "other_engines", "report", "report_page"),
     "walk",
 )
+_POSTGRES = ("access", "bad_days", "plans", "races", "schema", "servers", "settings", "wakes")
 _SANDBOX = "tests/executors/sandbox/test_"
 _FLOWS = "src/jobq_conformance/test_flow_"
 
@@ -50,7 +51,18 @@ LEFT_OUT: dict[str, tuple[str, ...]] = {
         f"{_SANDBOX}lives.py::test_nothing_is_ever_read",
         f"{_SANDBOX}escapes.py::test_an_escape_succeeds_without",
     ),
-    "servers that restart, networks that fail": ("tests/stores/postgres/test_bad_days.py",),
+    "PostgreSQL's plans, settings, rights and bad days": tuple(
+        f"tests/stores/postgres/test_{name}.py" for name in _POSTGRES
+    ),
+    "hooks in processes": ("tests/executors/test_hooks.py",),
+    "the contract suite in other ways": (
+        "tests/stores/relational/test_small_steps.py",
+        "tests/outside_store/",
+    ),
+    "packages and programs from outside": (
+        "tests/scripts/test_slim_core.py",
+        "tests/typing/",
+    ),
     "copies of stores that are killed": ("tests/cli/test_store.py::test_a_copy",),
     "processes of workers that start and stop": (
         "tests/cli/test_supervisor.py",

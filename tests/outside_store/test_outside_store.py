@@ -88,7 +88,6 @@ def test_a_store_that_cannot_be_loaded_says_why(
         open_store("broken://x")
 
 
-@pytest.mark.rest("the contract suite in other ways")
 def test_the_suite_runs_on_it_names_the_roles_it_lacks_and_passes(tmp_path: Path) -> None:
     done = conformance("dict://suite", folder=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -127,7 +126,6 @@ def test_the_hook_empties_the_store_before_each_test(tmp_path: Path) -> None:
     assert (tmp_path / "emptied").read_text().splitlines() == ["dict://suite"] * 2
 
 
-@pytest.mark.rest("the contract suite in other ways")
 def test_jobs_of_an_earlier_run_do_not_disturb_the_tests(tmp_path: Path) -> None:
     """Except where a test compares times: those of the earlier run are later than the clock of the
     tests, and the time of a store never goes back.

@@ -66,7 +66,6 @@ async def test_the_app_of_the_guide_uses_tables_that_the_owner_has_migrated(
         ask(app, "create table jobq.more (n int)")
 
 
-@pytest.mark.rest("the contract suite in other ways")
 def test_the_contract_suite_passes_with_the_rights_of_the_guide() -> None:
     contract_suite_passes("postgres-app", "basics", "events", "retention")
 
