@@ -17,7 +17,9 @@ _SPARK = (
     "walk",
 )
 _POSTGRES = ("access", "bad_days", "plans", "races", "schema", "servers", "settings", "wakes")
-_SANDBOX = "tests/executors/sandbox/test_"
+_FORCED = (
+    "tests/engine/test_forced.py::test_whatever_the_engine_calls_may_raise_and_the_slot_comes_back"
+)
 _FLOWS = "src/jobq_conformance/test_flow_"
 
 LEFT_OUT: dict[str, tuple[str, ...]] = {
@@ -45,11 +47,9 @@ LEFT_OUT: dict[str, tuple[str, ...]] = {
         f"{_FLOWS}whole.py::test_jobs_of_one_large_put",
         f"{_FLOWS}whole.py::test_one_that_many_wait_for",
     ),
-    "every way around the sandbox": (
-        f"{_SANDBOX}processes.py",
-        f"{_SANDBOX}explanations.py",
-        f"{_SANDBOX}lives.py::test_nothing_is_ever_read",
-        f"{_SANDBOX}escapes.py::test_an_escape_succeeds_without",
+    "the sandbox": ("tests/executors/sandbox/", "tests/executors/test_permissions.py"),
+    "an error at every call, with processes": (
+        *(f"{_FORCED}[{kind}" for kind in ("process", "command")),
     ),
     "PostgreSQL's plans, settings, rights and bad days": tuple(
         f"tests/stores/postgres/test_{name}.py" for name in _POSTGRES

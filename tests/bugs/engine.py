@@ -160,6 +160,7 @@ WORKERS = (
         "        if permissions not in self._tables:\n",
         "        if True:\n",
         found_by=("tests/executors/sandbox/test_lives.py", "-k", "looked_up_once"),
+        tier="test-all",
     ),
     bug(
         "a stop while a lifespan hangs at the start is an error",
