@@ -221,7 +221,7 @@ def _stop(self: TransactionThread) -> None:
 
 
 def _submit(
-    self: TransactionThread, small: bool, work: Callable[..., Any], args: Any, clock: Any
+    self: TransactionThread, small: bool, clock: Any, work: Callable[..., Any], args: Any
 ) -> asyncio.Future[Any]:
     """Run a request at once, or a little later together with others: both happen with threads."""
     loop = asyncio.get_running_loop()
@@ -229,7 +229,7 @@ def _submit(
     future: asyncio.Future[Any] = loop.create_future()
     request = transactions._Request(work, args, clock, loop, future)
     waiting: list[Any] = self.__dict__.setdefault("_waiting", [])
-    if small and not waiting and loop.process.rng.random() < 0.8:
+    if small and self._at_once and not waiting and loop.process.rng.random() < 0.8:
         answers = self._run([request], wait=True)
         assert answers is not None
         transactions._resolve(answers)
