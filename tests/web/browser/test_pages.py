@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tests.waiting import wait_until
 from tests.web.browser.conftest import Opens
 from tests.web.browser.shop import Shop
 from tests.web.browser.tab import Tab
@@ -58,7 +59,7 @@ def test_a_page_is_live_accessible_and_fits_a_phone(tab: Opens, name: str) -> No
     contrast = {"type": "rule", "values": ["color-contrast"]}
     assert findings(opened, runOnly=contrast) == [], "in dark"
     opened.page.set_viewport_size({"width": 360, "height": 740})
-    assert opened.overflow() <= 0, "the page is wider than a phone"
+    wait_until(lambda: opened.overflow() <= 0, "the page to be as narrow as a phone")
 
 
 @pytest.mark.parametrize("name", PAGES)
