@@ -25,7 +25,12 @@ from bench.measures import MEASURES, Measure, values
 from bench.roster import CONTENDERS, ROOT, Contender
 
 BOUND = 0.95  # the lowest median ratio to pass: differences below 5 % are noise
-STORES = {"memory": "jobq-memory", "sqlite": "jobq-sqlite", "valkey": "jobq-valkey"}
+STORES = {
+    "memory": "jobq-memory",
+    "sqlite": "jobq-sqlite",
+    "valkey": "jobq-valkey",
+    "postgres": "jobq-postgres",
+}
 HOT = ("one", "concurrent", "bulk", "drain1", "drain10", "drain100", "request")
 SECONDS = 1.0
 """Duration of one run: long enough to warm up caches, short enough for many pairs."""
