@@ -34,6 +34,9 @@ RELEASED = PROTO / "released.binpb"
 
 _IMPORTS = re.compile(r"\bjobq\.v1\b(?= import|\.\w+_pb2)|(?<=from )jobq\.v1\b")
 """The generated code imports jobq.v1; the package is jobq.rpc.v1."""
+_SERVERS_PART = re.compile(r"\n+class \w+Servicer\b")
+"""Where the part for servers begins. jq-server has one wrapper for all its calls instead
+(server/handlers.py), so only the stubs for clients are kept."""
 _NOT_STUBS = {"__init__.py"}
 
 
@@ -67,7 +70,10 @@ def generate(protos: list[Path]) -> dict[str, str]:
         outputs = ("python_out=", "grpc_python_out=", "mypy_out=quiet:", "mypy_grpc_out=quiet:")
         _protoc(*(f"--{output}{folder}" for output in outputs), *map(str, protos))
         return {
-            path.name: _IMPORTS.sub("jobq.rpc.v1", path.read_text())
+            path.name: _IMPORTS.sub(
+                "jobq.rpc.v1", _SERVERS_PART.split(path.read_text())[0].rstrip()
+            )
+            + "\n"
             for path in sorted(Path(folder).rglob("*.py*"))
             if not path.name.startswith("common_pb2_grpc")  # it has no service
         }
