@@ -74,7 +74,7 @@ check: $(STAMP)  ## ruff, mypy --strict, who may import whom, generated docs are
 	@$(BIN)/python scripts/access_doc.py --check
 	@$(BIN)/python -m scripts.diagrams --check
 	@$(BIN)/python scripts/messages.py
-	@$(BIN)/python -m scripts.site.nav
+	@$(BIN)/python -m scripts.site.nav --check
 	@$(BIN)/python scripts/links.py
 
 docs: .venv-docs/.stamp  ## the documentation as a site with search, in out/site; fails on any warning or broken link

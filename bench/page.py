@@ -41,6 +41,7 @@ def page(runs: list[Results]) -> str:
     parts = [
         "# Benchmarks",
         "<!-- Written by `python -m bench.page` from saved runs. Run those again, then this. -->",
+        _measured(runs),
         "These tables compare jobq with other job queues on one machine.\n"
         "[bench/README.md](../bench/README.md) says how we measure, "
         "which libraries take part, and\n"
@@ -59,6 +60,16 @@ def page(runs: list[Results]) -> str:
     for suite in sorted(ABOUT.keys() - {run.suite for run in runs}):
         parts += [f"## {suite}", ABOUT[suite], "No run of it is stored here yet."]
     return "\n\n".join(parts) + "\n"
+
+
+def _measured(runs: list[Results]) -> str:
+    """The commit of each run, and the versions of jobq, because the code may be newer."""
+    named = []
+    for run in runs:
+        packages = (found.get("jobq") for found in run.versions.values())
+        version = next((found for found in packages if found), "unknown")
+        named.append(f"`{run.commit}` ({run.suite}, jobq {version})")
+    return f"Measured on commit {', '.join(named)}; not measured again since."
 
 
 def _head(run: Results) -> str:

@@ -28,7 +28,7 @@ AVRO_FILE = FOLDER / f"event.v{VERSION}.avsc"
 PROTO_FILE = ROOT / "proto" / "jobq" / "v1" / "jobs.proto"
 API_FILE = ROOT / "src" / "jobq" / "api" / "info.py"
 WEB_FILE = ROOT / "src" / "jobq" / "web" / "data" / "log.py"
-GUIDE_FILE = ROOT / "docs" / "guide" / "pipeline.md"
+GUIDE_FILE = ROOT / "docs" / "guide" / "lake-tables.md"
 
 _VERSION_MEANS = "Version of the schema."
 

@@ -20,10 +20,11 @@ from bench.svg import short
 DOCS = Path("docs")
 IMAGES = DOCS / "images"
 
-HEAD = """# What grows, and what does not
+TITLE = """# What grows, and what does not
 
-<!-- Written by `python -m bench.growth.page` after `make bench-growth`. -->
+<!-- Written by `python -m bench.growth.page` after `make bench-growth`. -->"""
 
+HEAD = """\
 `make bench-growth` fills stores of several sizes, makes the same calls on all of them in turns, and
 compares the fastest of each. Times are processor time of the client and the server, because elapsed
 time depends on what else the machine does. Each measure has a bound, and the program exits with 1
@@ -100,11 +101,12 @@ def page(run: Run) -> str:
     """The whole page. Every number comes from the run."""
     machine, day = run.machine, datetime.fromisoformat(run.began).strftime("%d %B %Y")
     parts = [
-        HEAD,
-        f"The figures below are of {day}, commit `{run.commit}`: {machine['cpu']}, "
+        TITLE,
+        f"Measured on commit `{run.commit}`, {day}; not measured again since. {machine['cpu']}, "
         f"{machine['cores']} cores, {machine['memory_gib']} GiB, Python {machine['python']}. "
         f"{len(run.figures)} measures, {len(run.exceeded)} above their bound"
         + (", and smaller sizes than usual (`--quick`)." if run.quick else "."),
+        HEAD,
     ]
     for name, dimension in DIMENSIONS.items():
         figures = [each for each in run.figures if each.dimension == name]

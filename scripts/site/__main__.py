@@ -61,8 +61,8 @@ def main() -> int:
 
 def prepare(work: Path) -> None:
     """Write everything that the generator reads."""
-    sections = nav.sections(ROOT)
-    pages = Pages(ROOT, [page for section in sections for page in section.pages])
+    parts = nav.parts(ROOT)
+    pages = Pages(ROOT, [page.path for part in parts for page in part.pages])
     docs = work / "docs"
     pages.write(docs)
     (docs / "site").mkdir()
@@ -76,11 +76,16 @@ def prepare(work: Path) -> None:
         (docs / file).parent.mkdir(parents=True, exist_ok=True)
         (docs / file).write_text(text, encoding="utf-8")
     entries: list[Any] = []
-    for section in sections:
-        children: list[Any] = [str(pages.places[page]) for page in section.pages]
-        if section.title == "Reference":
+    for part in parts:
+        groups = [[str(pages.places[page.path]) for page in group.pages] for group in part.groups]
+        children: list[Any] = groups[0]
+        if len(groups) > 1:
+            children = [
+                {group.title: places} for group, places in zip(part.groups, groups, strict=True)
+            ]
+        if part.title == "Reference":
             children += _reference(api)
-        entries.append({section.title: children})
+        entries.append({part.title: children})
     settings = tomllib.loads((ROOT / "docs/site/zensical.toml").read_text(encoding="utf-8"))
     settings["project"] |= {"docs_dir": "docs", "site_dir": "site", "nav": entries}
     # YAML, because its superset JSON needs no library to write.

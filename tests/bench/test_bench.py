@@ -60,6 +60,7 @@ def test_the_table_and_the_page_show_every_row(results: Results) -> None:
     written = page([results])
     assert "| drain, concurrency 100 | 5,000/s | 40,000/s ×8 |" in written
     assert "| enqueue in bulk | – | failed |" in written
+    assert f"Measured on commit `{results.commit}` ({results.suite}, jobq " in written
 
 
 def test_the_plot_is_well_formed_and_has_a_bar_per_contender(results: Results) -> None:

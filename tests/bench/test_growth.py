@@ -102,6 +102,7 @@ def test_a_dimension_is_measured_at_every_size(
         (left,) = (each for each in run.figures if each.what == "left of drained keys")
         assert left.values == (0, 0)
     assert f"images/growth-{name}.svg" in page(run)
+    assert f"\nMeasured on commit `{run.commit}`, " in page(run)
     svg = ET.fromstring(plot(dimension, run.figures))
     lines = svg.findall("{http://www.w3.org/2000/svg}path[@class='line c0']")
     assert len(lines) == len(run.figures) + 1  # and one in the legend

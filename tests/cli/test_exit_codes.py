@@ -17,7 +17,7 @@ GUIDE = (Path(__file__).parents[2] / "docs/guide/cli.md").read_text()
 
 
 def test_the_guide_lists_the_codes_that_there_are() -> None:
-    table = GUIDE.partition("### Exit codes")[2].partition("\n#")[0]
+    table = GUIDE.partition("## Exit codes")[2].partition("\n#")[0]
     listed = {int(code) for code in re.findall(r"^\| (\d+) \|", table, flags=re.MULTILINE)}
     assert listed == {0, options.FAILED, options.USAGE, options.INTERRUPTED}
 

@@ -62,7 +62,7 @@ def test_the_server_accepts_the_configuration_of_a_page(block: Block, tmp_path: 
 
 
 def test_the_pipeline_accepts_the_targets_of_its_page(tmp_path: Path) -> None:
-    (block,) = shown("pipeline.md", "yaml")
+    (block,) = shown("lake-questions.md", "yaml")
     file = tmp_path / "slo.yaml"
     file.write_text(block.text)
     assert [target.name for target in load_targets(str(file))] == [
@@ -79,7 +79,7 @@ def test_the_event_on_the_page_of_the_relay_can_be_read() -> None:
 
 
 def test_the_unit_on_the_page_of_the_commands_starts_a_worker_and_lets_it_drain() -> None:
-    (block,) = shown("cli.md", "ini")
+    (block,) = shown("jq-worker.md", "ini")
     command = re.search(r"^ExecStart=\S+/(jq-worker) (.*)$", block.text, re.MULTILINE)
     assert command is not None
     options = parse(command[1], command[2].split()).params

@@ -113,7 +113,7 @@ def test_an_option_has_words_for_readers(option: Option) -> None:
 
 
 def test_the_guide_names_the_options_that_no_column_gives() -> None:
-    page = " ".join(_text("docs/guide/pipeline.md").split())
+    page = " ".join(_text("docs/guide/dataframes.md").split())
     without = [
         f"`{name}`" for name, option in BY_NAME.items() if not option.column and name != "id"
     ]

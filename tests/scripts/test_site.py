@@ -27,24 +27,70 @@ def write(root: Path, name: str, text: str) -> Path:
 
 @pytest.fixture
 def repository(tmp_path: Path) -> Path:
-    write(tmp_path, "docs/site/nav.toml", '[[section]]\ntitle = "A"\npages = ["docs/a.md"]\n')
+    write_nav(tmp_path, '{ path = "docs/a.md", title = "A", about = "all of it" }')
     write(tmp_path, "docs/a.md", "# A\n")
     return tmp_path
 
 
-def test_a_page_that_no_section_has_is_a_problem(repository: Path) -> None:
+def write_nav(root: Path, *pages: str) -> None:
+    head = '[[part]]\ntitle = "P"\nabout = "first"\n[[part.group]]\ntitle = "G"\n'
+    write(root, "docs/nav.toml", f"{head}pages = [{', '.join(pages)}]\n")
+
+
+def test_a_page_that_the_map_does_not_have_is_a_problem(repository: Path) -> None:
     assert nav.problems(repository) == []
     write(repository, "docs/b.md", "# B\n")
-    assert nav.problems(repository) == ["docs/b.md: no section of docs/site/nav.toml has this page"]
+    assert nav.problems(repository) == ["docs/b.md: docs/nav.toml does not have this page"]
 
 
 def test_a_page_that_does_not_exist_or_is_listed_twice_is_a_problem(repository: Path) -> None:
-    text = '[[section]]\ntitle = "A"\npages = ["docs/a.md", "docs/a.md", "docs/c.md"]\n'
-    write(repository, "docs/site/nav.toml", text)
+    page = '{ path = "docs/a.md", title = "A" }'
+    write_nav(repository, page, page, '{ path = "docs/c.md", title = "C" }')
     assert nav.problems(repository) == [
-        "docs/site/nav.toml: docs/a.md is listed 2 times",
-        "docs/site/nav.toml: there is no docs/c.md",
+        "docs/nav.toml: docs/a.md is listed 2 times",
+        "docs/nav.toml: there is no docs/c.md",
     ]
+
+
+def test_a_title_is_the_heading_of_its_page(repository: Path) -> None:
+    write(repository, "docs/a.md", "# Another\n")
+    assert nav.problems(repository) == [
+        "docs/a.md: its heading is not the title in docs/nav.toml, 'A'"
+    ]
+
+
+def test_a_page_of_the_guide_has_at_most_300_lines(repository: Path) -> None:
+    write_nav(repository, '{ path = "docs/guide/a.md", title = "A" }')
+    (repository / "docs/a.md").unlink()
+    write(repository, "docs/guide/a.md", "# A\n" + "\n" * 299)
+    assert nav.problems(repository) == []
+    write(repository, "docs/guide/a.md", "# A\n" + "\n" * 300)
+    assert nav.problems(repository) == ["docs/guide/a.md: 301 lines, more than 300"]
+
+
+def test_a_page_with_figures_names_their_commit_at_its_top(repository: Path) -> None:
+    write_nav(repository, '{ path = "docs/a.md", title = "A", measured = true }')
+    line = "Measured on commit `49ec5ad-dirty`; not measured again since.\n"
+    write(repository, "docs/a.md", f"# A\n\n{line}")
+    assert nav.problems(repository) == []
+    for text in ("# A\n", "# A\n" + "\n" * 40 + line, "# A\n\nMeasured on commit `of today`.\n"):
+        write(repository, "docs/a.md", text)
+        (problem,) = nav.problems(repository)
+        assert problem == "docs/a.md: no line at its top says `Measured on commit …`"
+
+
+def test_a_table_of_pages_is_written_and_checked(repository: Path) -> None:
+    head = '{ path = "docs/README.md", title = "Docs" }'
+    write_nav(repository, head, '{ path = "docs/a.md", title = "A", about = "all of it" }')
+    write(repository, "docs/README.md", f"# Docs\n\n{nav.BEGIN}old\n{nav.END}\nEnd.\n")
+    assert nav.problems(repository) == [
+        "docs/README.md: not up to date; run python -m scripts.site.nav"
+    ]
+    (text,) = nav.tables(repository).values()
+    row = "| **P**: first | [A](a.md) |\n"
+    assert text == f"# Docs\n\n{nav.BEGIN}| | |\n|---|---|\n{row}{nav.END}\nEnd.\n"
+    write(repository, "docs/README.md", text)
+    assert nav.problems(repository) == []
 
 
 # ── pages ─────────────────────────────────────────────────────────────────────────────────────────
