@@ -7,7 +7,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from jobq.api.middleware import Onions
+from jobq.api.middleware import WorkerMiddleware
 from jobq.client.ids import new_id
 from jobq.core.records import Claim, QueueName
 from jobq.engine.exchange import Exchange
@@ -55,7 +55,7 @@ class Drainer:
             bell=self._bell,
             notes=self._notes,
             settings=settings,
-            around_of=Onions(),
+            around_of=WorkerMiddleware(),
             state=state,
         )
         self._exchange = Exchange(
