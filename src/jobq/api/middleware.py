@@ -69,7 +69,9 @@ class WorkerMiddleware:
             return self._known[handler]
         except KeyError:
             layers = (*self._of_worker, *getattr(handler, "middleware", ()))
-            around = self._known[handler] = MiddlewareChain(layers, handler.name) if layers else None
+            around = self._known[handler] = (
+                MiddlewareChain(layers, handler.name) if layers else None
+            )
             return around
 
 

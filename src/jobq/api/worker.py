@@ -328,7 +328,9 @@ class Worker:
 
     @property
     def _has_middleware(self) -> bool:
-        return bool(self._middleware) or any(getattr(queue, "middleware", ()) for queue in self._queues)
+        return bool(self._middleware) or any(
+            getattr(queue, "middleware", ()) for queue in self._queues
+        )
 
     async def _open(self) -> list[OpenedStore]:
         self._executors.check()

@@ -20,7 +20,7 @@ from jobq.errors import InvalidJob, JobqError, PayloadTooLarge, QueueFull
 from jobq.rpc import convert, status
 from jobq.rpc.v1 import common_pb2 as common
 from jobq.rpc.v1 import jobs_pb2 as pb
-from jobq.server.crowd import Crowd
+from jobq.server.coalescing import Coalescer
 from jobq.server.handlers import Caller
 from jobq.server.tracing import traced
 
@@ -42,7 +42,7 @@ class Submitter:
     def __init__(self, max_payload: int, told: Told) -> None:
         self._max_payload = max_payload
         self._told = told
-        self._crowd = Crowd()
+        self._coalescer = Coalescer()
 
     async def one(self, request: pb.SubmitRequest, caller: Caller) -> pb.SubmitResponse:
         """Store one job. QueueFull if there is no room."""
@@ -53,8 +53,8 @@ class Submitter:
             new, caller.tenant(request.tenant), new_id, max_payload=self._max_payload
         )
         spec = traced([spec], caller)[0]
-        with self._crowd:
-            await self._crowd.gather()
+        with self._coalescer:
+            await self._coalescer.gather()
             result = await caller.session.sender.put(spec)
         if result.full is not None:
             raise queue_full(spec.queue.queue, result.full)
