@@ -25,7 +25,7 @@ from jobq.cli.address import (
 )
 from jobq.cli.backend import Backend
 from jobq.cli.output import FORMATS, Format, Output
-from jobq.console.discreet import Discreet, DiscreetGroup, said
+from jobq.console.discreet import Discreet, DiscreetGroup, safe_message
 from jobq.core.durations import parse_duration
 from jobq.core.sizes import parse_size
 from jobq.errors import ConfigError, InvalidJob, JobqError
@@ -311,7 +311,7 @@ def fail(message: str, code: int = FAILED, cause: BaseException | None = None) -
     """Exit with a one-line error on stderr. JQ_DEBUG=1 raises `cause`, to show its traceback."""
     if cause is not None and os.environ.get("JQ_DEBUG"):
         raise cause
-    raise (_Misused if code == USAGE else click.ClickException)(said(message)) from cause
+    raise (_Misused if code == USAGE else click.ClickException)(safe_message(message)) from cause
 
 
 def confirm(question: str, *, yes: bool) -> None:

@@ -34,15 +34,15 @@ class Recycling:
         self._clock = clock
         self._jobs = 0
         self._look_at = clock()
-        self._said = False
+        self._reported = False
 
     def ended(self, jobs: int) -> str | None:
         """Count jobs that have ended. Returns the reason for a replacement, once."""
         self._jobs += jobs
-        if self._said:
+        if self._reported:
             return None
         why = self._why()
-        self._said = why is not None
+        self._reported = why is not None
         return why
 
     def _why(self) -> str | None:

@@ -248,7 +248,7 @@ def _guarded(route: Route) -> Route:
             raise AccessDenied(f"this dashboard is read-only: {what} is refused")
         if not door.admits(view.principal):
             have = " ".join(sorted(view.principal.scopes)) or "none"
-            raise AccessDenied(f"{what} needs the scope {door.said()}, and you have {have}")
+            raise AccessDenied(f"{what} needs the scope {door.in_words()}, and you have {have}")
         response: Response = await route.endpoint(request)
         return response
 

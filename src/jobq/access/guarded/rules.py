@@ -71,7 +71,7 @@ class Guard:
                 raise AccessDenied(f"{call} is in no table of access, so nobody may use it")
             have = " ".join(sorted(self.principal.scopes)) or "none"
             raise AccessDenied(
-                f"{call} needs the scope {DOORS[call].said()}, and the {self.principal.by} of "
+                f"{call} needs the scope {DOORS[call].in_words()}, and the {self.principal.by} of "
                 f"{self.principal.subject!r} has {have}"
             )
 

@@ -120,14 +120,14 @@ class Held:
         for task in tasks:
             named = [*_named(task.permissions), *(("run", path) for path in task.programs)]
             for option, path in named:
-                place, said = lookup(path), f"{task.where}: {option}= names {path}"
+                place, subject = lookup(path), f"{task.where}: {option}= names {path}"
                 if place.of_a_process:
                     raise ConfigError(
-                        f"{said}, which leads to the folder of one process, and each child is "
+                        f"{subject}, which leads to the folder of one process, and each child is "
                         "another one: name /proc"
                     )
-                self._check_not_replaceable(place, said, writable, itself=option == "run")
-                self._check_not_private(place, said)
+                self._check_not_replaceable(place, subject, writable, itself=option == "run")
+                self._check_not_private(place, subject)
         for path, what in self._implied(tasks):
             place = lookup(path)
             folder = os.path.isdir(path)
@@ -136,7 +136,7 @@ class Held:
     def _check_not_replaceable(
         self,
         place: Place,
-        said: str,
+        subject: str,
         writable: Sequence[tuple[Confined, Place]],
         *,
         itself: bool = False,
@@ -150,18 +150,18 @@ class Held:
                 continue
             way = "" if at in (None, place.real, place.path) else f"leads through {at}, and "
             raise ConfigError(
-                f"{said}, which {way}is {'' if at is None else 'below '}{other.path}, and write= "
+                f"{subject}, which {way}is {'' if at is None else 'below '}{other.path}, and write= "
                 f"of {task.where} allows to change everything there: a job could replace it by a "
                 "link to any file. Keep it outside of folders that are writable"
             )
 
-    def _check_not_private(self, place: Place, said: str) -> None:
+    def _check_not_private(self, place: Place, subject: str) -> None:
         if place.real is None:
             return
         for path, what in self._private.items():
             if self._mounts.is_below(path, place.real):
                 raise ConfigError(
-                    f"{said}, which contains {path} ({what}): the kernel knows no exceptions below "
+                    f"{subject}, which contains {path} ({what}): the kernel knows no exceptions below "
                     "a folder. Name the folders and files in it that the task needs"
                 )
 
