@@ -176,8 +176,8 @@ def _apart(wishes: Sequence[float], row: Sequence[int], count: int) -> list[floa
     for wish, offset in zip(wishes, offsets, strict=False):
         average, size = wish - offset, 1
         while blocks and blocks[-1][0] > average:
-            above, more = blocks.pop()
-            average = (average * size + above * more) / (size + more)
+            pooled, more = blocks.pop()
+            average = (average * size + pooled * more) / (size + more)
             size += more
         blocks.append((average, size))
     averages = [average for average, size in blocks for _ in range(size)]

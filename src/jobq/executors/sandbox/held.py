@@ -150,9 +150,9 @@ class Held:
                 continue
             way = "" if at in (None, place.real, place.path) else f"leads through {at}, and "
             raise ConfigError(
-                f"{subject}, which {way}is {'' if at is None else 'below '}{other.path}, and write= "
-                f"of {task.where} allows to change everything there: a job could replace it by a "
-                "link to any file. Keep it outside of folders that are writable"
+                f"{subject}, which {way}is {'' if at is None else 'below '}{other.path}, and "
+                f"write= of {task.where} allows to change everything there: a job could replace it "
+                "by a link to any file. Keep it outside of folders that are writable"
             )
 
     def _check_not_private(self, place: Place, subject: str) -> None:
@@ -161,8 +161,8 @@ class Held:
         for path, what in self._private.items():
             if self._mounts.is_below(path, place.real):
                 raise ConfigError(
-                    f"{subject}, which contains {path} ({what}): the kernel knows no exceptions below "
-                    "a folder. Name the folders and files in it that the task needs"
+                    f"{subject}, which contains {path} ({what}): the kernel knows no exceptions "
+                    "below a folder. Name the folders and files in it that the task needs"
                 )
 
     def _implied(self, tasks: Iterable[Confined]) -> Iterator[tuple[str, str]]:

@@ -12,16 +12,16 @@ from jobq.stores.postgres.clock import elapsed
 from jobq.stores.postgres.floors import as_columns
 from jobq.stores.postgres.link import Link, Reply
 from jobq.stores.postgres.memory import Plain, PostgresMemory
-from jobq.stores.postgres.queries import FAST, FAST_ABOVE, FLOORS
+from jobq.stores.postgres.queries import FAST, FAST_WITH_FLOORS, FLOORS
 from jobq.stores.relational.claim import REMEMBERED, lease_of, queue_order
 from jobq.stores.relational.codes import ENDING, WATCHED
 from jobq.stores.relational.memory import Granted
 from jobq.stores.relational.rows import ClaimedJob, read_all
 from jobq.stores.relational.tokens import caller_of, token_mark, token_of
 
-_STATEMENTS_ABOVE = (
-    *(FAST_ABOVE[name] for name in ("exchange", "next_times")),
-    waking.SQL_ABOVE["wake"],
+_STATEMENTS_WITH_FLOORS = (
+    *(FAST_WITH_FLOORS[name] for name in ("exchange", "next_times")),
+    waking.SQL_WITH_FLOORS["wake"],
     FLOORS["place"],
 )
 """What an exchange with floors needs besides those of fast.py."""
@@ -69,14 +69,14 @@ class Claiming:
         self.caller = caller_of(worker, name)
         self.qids = [queue.qid for queue in queues]
         self.floors = call.memory.floors
-        self.above = self.floors.active
-        self.sql = FAST_ABOVE if self.above else FAST
-        self.lines = self.floors.ranges(self.qids) if self.above else None
+        self.uses_floors = self.floors.active
+        self.sql = FAST_WITH_FLOORS if self.uses_floors else FAST
+        self.lines = self.floors.ranges(self.qids) if self.uses_floors else None
         self._began = 0.0
         self._sent = 0.0
         self._place: Reply | None = None
-        if self.above:
-            call.link.prepare(*_STATEMENTS_ABOVE)
+        if self.uses_floors:
+            call.link.prepare(*_STATEMENTS_WITH_FLOORS)
 
     def execute(self, ends: Ends, *, again: bool) -> Reply:
         """Queue the statement. `again`: the call has looked before."""
@@ -91,7 +91,9 @@ class Claiming:
         self._began = time.monotonic()
         self._place = link.execute(FLOORS["place"])
         since = [self.floors.due(qid) for qid in self.qids]
-        return link.execute(FAST_ABOVE["exchange"], (*parameters, since, *as_columns(self.lines)))
+        return link.execute(
+            FAST_WITH_FLOORS["exchange"], (*parameters, since, *as_columns(self.lines))
+        )
 
     def _learn(self, found: dict[int, list[ExchangedJob]]) -> None:
         """The statement has succeeded: remember where nothing is left."""
@@ -114,14 +116,14 @@ class Claiming:
         found = self.call.memory.registered.get(self.worker)
         return (
             found is not None
-            and self.above
+            and self.uses_floors
             and found.qids >= set(self.qids)
             and time.monotonic() - found.at < seconds
         )
 
     def sleeper(self, mailbox: str) -> tuple[Any, ...]:
         """The parameters that register the worker as asleep."""
-        return self.qids, self.worker, mailbox, self.limit, self.call.now, self.above
+        return self.qids, self.worker, mailbox, self.limit, self.call.now, self.uses_floors
 
     def work(self) -> list[waking.Work]:
         """The queues in which more jobs may wait than this worker has room for."""

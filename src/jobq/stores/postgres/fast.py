@@ -297,7 +297,7 @@ def _sleep(claiming: Claiming, mailbox: str) -> tuple[list[Lease], bool, int | N
     except StatementFailed as e:
         _refused(claiming.call, [queue.name for queue in claiming.queues], e)
         return [], True, 0  # something is due by now: the worker looks again at once
-    if claiming.above:
+    if claiming.uses_floors:
         memory.registered[claiming.worker] = Registered(frozenset(claiming.qids), time.monotonic())
     leases, _ = claiming.leases(reply)
     if leases:

@@ -20,8 +20,8 @@ from jobq.core.clock import JITTER_MS
 from jobq.core.defaults import DAY_MS, MINUTE_MS
 from jobq.core.records import QueueName
 from jobq.stores.postgres import failures, mailbox, trimming
-from jobq.stores.postgres.above import ABOVE
 from jobq.stores.postgres.clock import elapsed
+from jobq.stores.postgres.floor_statements import STATEMENTS_WITH_FLOORS
 from jobq.stores.postgres.floors import FIRST
 from jobq.stores.postgres.link import Link, Reply, StatementFailed
 from jobq.stores.postgres.memory import PostgresMemory
@@ -87,15 +87,15 @@ class PostgresTx(LoggingTx):
         self.tells_later = not link.pooled
         self.slept: list[QueueRow] = []  # queues in which the worker fell asleep
         self.full = False  # read indexes from the beginning, and not from their floors
-        self._above = memory.floors.active
+        self._uses_floors = memory.floors.active
         self._began = time.monotonic()
 
     def execute(self, sql: str, parameters: Any = (), /) -> Rows:
         """Queue a statement. Reading its rows sends it."""
         if self.asked and (reply := self.asked.pop((sql, parameters), None)) is not None:
             return reply
-        if self._above and not self.full and sql in ABOVE:
-            sql, floors = ABOVE[sql]
+        if self._uses_floors and not self.full and sql in STATEMENTS_WITH_FLOORS:
+            sql, floors = STATEMENTS_WITH_FLOORS[sql]
             parameters = (*parameters, *floors(self.memory.floors, parameters))
         return self.link.execute(sql, parameters)
 
@@ -314,7 +314,7 @@ class PostgresTx(LoggingTx):
         """The place at which a job returns to the front of its priority.
 
         If claims do not look at its old place any more, that of the first job that waits."""
-        floor = self.memory.floors.place(job.qid, job.priority) if self._above else FIRST
+        floor = self.memory.floors.place(job.qid, job.priority) if self._uses_floors else FIRST
         if job.key is not None or floor == FIRST:
             return job.seq
         row = self.execute(FLOORS["front"], (job.qid, job.priority, floor)).fetchone()
@@ -326,7 +326,7 @@ class PostgresTx(LoggingTx):
 
     def nothing_left(self, qid: int, *, ended_too: bool = True) -> None:
         """Nothing of a queue is due; with `ended_too`, no retention is over either."""
-        if self._above:
+        if self._uses_floors:
             ended = time.monotonic()
             self.memory.floors.nothing_due(qid, self.now, self._began, ended)
             if ended_too:
@@ -334,7 +334,7 @@ class PostgresTx(LoggingTx):
 
     def look_at_ended(self, qid: int) -> None:
         """Remember which records of ended jobs are the oldest, if somebody holds a snapshot."""
-        if not self._above:
+        if not self._uses_floors:
             return
         floors = self.memory.floors
         asked = [
@@ -394,9 +394,9 @@ class PostgresTx(LoggingTx):
         """Forget exchanges that nobody will repeat, at most `limit`."""
         since, until = self.memory.calls_swept_ms, self.now - CALLS_MS
         row = self.execute(SQL.upkeep["sweep_calls"], (since, until, limit)).fetchone()
-        if row is not None and row[0] is not None and (row[1] == limit or self._above):
+        if row is not None and row[0] is not None and (row[1] == limit or self._uses_floors):
             self.memory.calls_swept_ms = row[0]
-        elif not self._above:
+        elif not self._uses_floors:
             self.memory.calls_swept_ms = 0
 
     # ── sleepers ──────────────────────────────────────────────────────────────────────────────────

@@ -16,12 +16,12 @@ from jobq.stores.postgres.floors import Range, as_columns
 from jobq.stores.postgres.link import Link
 from jobq.stores.postgres.memory import PostgresMemory
 from jobq.stores.postgres.plain import is_plain
-from jobq.stores.postgres.queries import load, load_above
+from jobq.stores.postgres.queries import load, load_with_floors
 from jobq.stores.postgres.tx import PostgresTx
 from jobq.stores.relational.signals import DEPUTIES_MS, ended_topic, log_topic, noted_topic
 
 SQL = load("waking.sql")
-SQL_ABOVE = load_above("waking.sql")
+SQL_WITH_FLOORS = load_with_floors("waking.sql")
 
 OVERDUE_MS = 10_000
 """Milliseconds. A delayed job that was due longer ago wakes nobody: the next claim promotes it."""
@@ -115,7 +115,7 @@ def send(
     if lines is None:
         link.execute(SQL["wake"], parameters).quiet = True
     else:
-        link.execute(SQL_ABOVE["wake"], (*parameters, *as_columns(lines))).quiet = True
+        link.execute(SQL_WITH_FLOORS["wake"], (*parameters, *as_columns(lines))).quiet = True
 
 
 def lines(memory: PostgresMemory, work: Iterable[Work]) -> Sequence[tuple[int, Range]] | None:

@@ -112,8 +112,8 @@ async def _top(view: View, key: JobKey) -> JobKey:
         (record,) = await view.store.get([key])
         if record is None or not record.parents:
             break
-        (above,) = await view.store.get([record.parents[0]])
-        if above is None:
+        (parent,) = await view.store.get([record.parents[0]])
+        if parent is None:
             break
         key = record.parents[0]
     return key
@@ -141,18 +141,18 @@ def _layers(known: _Known) -> dict[JobKey, int]:
 
 def _places(known: _Known, layers: Mapping[JobKey, int]) -> dict[JobKey, int]:
     """The place of each job in its layer: near the jobs that wait for it, so few lines cross."""
-    above: dict[JobKey, list[int]] = defaultdict(list)
+    waiting: dict[JobKey, list[int]] = defaultdict(list)
     places: dict[JobKey, int] = {}
     by_layer: dict[int, list[JobKey]] = defaultdict(list)
     for key in known:
         by_layer[layers[key]].append(key)
     for layer in sorted(by_layer):
         keys = by_layer[layer]
-        keys.sort(key=lambda key: sum(above[key]) / len(above[key]) if above[key] else 0.0)
+        keys.sort(key=lambda key: sum(waiting[key]) / len(waiting[key]) if waiting[key] else 0.0)
         for place, key in enumerate(keys):
             places[key] = place
             for child in _children(known, key):
-                above[child].append(place)
+                waiting[child].append(place)
     return places
 
 

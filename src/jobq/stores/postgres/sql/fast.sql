@@ -1,6 +1,6 @@
 -- Calls on plain queues, each in one statement and one round trip (fast.py). A statement whose
 -- assumptions do not hold divides by zero: it changes nothing, and the call goes the general way.
--- The braces of queries.ABOVE are empty, or make an index scan begin at a floor (floors.py).
+-- The braces of queries.FROM_FLOORS are empty, or make an index scan begin at a floor (floors.py).
 
 -- name: plain_queues: queues whose jobs single statements may put, complete and claim
 SELECT q.tenant, q.name, q.qid

@@ -1,6 +1,6 @@
 -- Statements of the hot paths: put, claim and settle. Braces name column lists (columns.py).
 -- Waiting and active jobs are in jobs_hot, ended ones in jobs_ended.
--- The braces of queries.ABOVE are empty, or make an index scan begin at a floor (floors.py).
+-- The braces of queries.FROM_FLOORS are empty, or make an index scan begin at a floor (floors.py).
 
 -- name: queue: a queue by name
 SELECT {queue} FROM queues WHERE tenant = $1 AND name = $2;
