@@ -30,7 +30,7 @@ from tests.simulation.producers import Producer
 from tests.simulation.relays import Shipped, Target
 from tests.simulation.scenario import KEYS, Scenario
 from tests.simulation.seams import simulated
-from tests.simulation.told import Exchanged
+from tests.simulation.shown_calls import Exchanged
 from tests.simulation.world import Process, World, WorldStuck
 
 FAULTY_S = 20.0

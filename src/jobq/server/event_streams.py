@@ -70,16 +70,16 @@ class EventStream:
     async def _live(
         self, grown: Gathered[QueueName], renew: float
     ) -> AsyncIterator[pb.EventsResponse]:
-        told = time.monotonic()
+        sent_at = time.monotonic()
         changed: Sequence[QueueName] = list(self._log.positions)
         while time.monotonic() < renew:
             for queue in changed:
                 async for reply in self._kept(queue):
-                    told = time.monotonic()
+                    sent_at = time.monotonic()
                     yield reply
             self._stopping.check()
-            if time.monotonic() - told >= _ALIVE_S:
-                told = time.monotonic()
+            if time.monotonic() - sent_at >= _ALIVE_S:
+                sent_at = time.monotonic()
                 for reply in self._positions():
                     yield reply
             with self._stopping.wakes(grown.bell):

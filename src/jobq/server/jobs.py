@@ -45,7 +45,7 @@ class JobService:
 
     def __init__(self, context: ServerContext) -> None:
         self._stopping = Stopping()
-        submitter = Submitter(context.settings.max_payload, context.told)
+        submitter = Submitter(context.settings.max_payload, context.error_for_caller)
         self.Submit, self.SubmitMany = submitter.one, submitter.many
         self.SubmitStream, self.SubmitFlow = submitter.stream, submitter.flow
         self._max_payload = context.settings.max_payload

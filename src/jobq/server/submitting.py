@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Sequence
 from grpc import StatusCode
 from msgspec.structs import replace
 
-from jobq.access.told import Told
+from jobq.access.caller_errors import CallerErrors
 from jobq.client.ids import new_id
 from jobq.client.session import CHUNK
 from jobq.core.bounds import queue_full
@@ -39,9 +39,9 @@ _KEY = "idempotency-key"
 class Submitter:
     """Stores the jobs of requests."""
 
-    def __init__(self, max_payload: int, told: Told) -> None:
+    def __init__(self, max_payload: int, error_for_caller: CallerErrors) -> None:
         self._max_payload = max_payload
-        self._told = told
+        self._error_for_caller = error_for_caller
         self._coalescer = Coalescer()
 
     async def one(self, request: pb.SubmitRequest, caller: Caller) -> pb.SubmitResponse:
@@ -133,9 +133,9 @@ class Submitter:
 
     def _result(self, spec: JobSpec, result: PutResult | JobqError) -> pb.SubmitResponse:
         if isinstance(result, JobqError):
-            told = self._told(result, "SubmitMany")
-            code: int = status.code_of(told).value[0]
-            refusal = pb.Refusal(code=code, message=status.shortened(str(told)))
+            shown = self._error_for_caller(result, "SubmitMany")
+            code: int = status.code_of(shown).value[0]
+            refusal = pb.Refusal(code=code, message=status.shortened(str(shown)))
             return pb.SubmitResponse(id=spec.id, refused=refusal)
         if result.full is None:
             return convert.submitted(result)

@@ -200,16 +200,16 @@ class WorkersFeed(Feed):
     def __init__(self) -> None:
         super().__init__([])
         self._before: list[WorkerRecord] | None = None
-        self._told = 0.0
+        self._sent_at = 0.0
 
     async def look(self, view: View, heard: set[str]) -> Message | None:
         """Whether a worker has come, gone or changed, or all heartbeats have become old."""
         found = await view.store.workers()
         now = [msgspec.structs.replace(each, seen_ms=0) for each in found]
-        old = time.monotonic() - self._told >= LOOK_AGAIN_S
+        old = time.monotonic() - self._sent_at >= LOOK_AGAIN_S
         if now == self._before and not (old and found):
             return None
-        self._before, self._told = now, time.monotonic()
+        self._before, self._sent_at = now, time.monotonic()
         return Message("workers", b"{}")
 
     async def run(self, view: View) -> None:

@@ -181,8 +181,8 @@ def test_a_reply_shows_that_the_clock_was_set(monkeypatch: pytest.MonkeyPatch) -
     for _ in range(clocks.LOOKS):
         clock.looked(50_000.0, passed, passed, None, None)
     passed += 1
-    assert clock.told(50_001_000, passed) == (50_001_000, 0)
+    assert clock.time_of_reply(50_001_000, passed) == (50_001_000, 0)
     assert not clock.stale()
-    assert clock.told(50_061_000, passed) == (50_061_000, 0)
+    assert clock.time_of_reply(50_061_000, passed) == (50_061_000, 0)
     assert clock.stale()
     assert clock.read() == (50_061_000, 0)

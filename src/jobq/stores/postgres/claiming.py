@@ -31,7 +31,7 @@ class ExchangedJob(ClaimedJob, array_like=True, gc=False):
     """A row that `exchange` returns."""
 
     qid: int
-    told_ms: int
+    server_ms: int
     began_ms: int
     watched: list[int] | None  # completed jobs whose end has listeners
 
@@ -134,8 +134,8 @@ class Claiming:
 
         Also the numbers of completed jobs whose end has listeners."""
         rows = reply.fetchall()
-        first_job, *_, told, started, watched = rows[0]  # the last three are the same in all rows
-        self.call.memory.told(told, self._sent)
+        first_job, *_, server_ms, started, watched = rows[0]  # the last three: equal in all rows
+        self.call.memory.time_of_reply(server_ms, self._sent)
         jobs = [] if first_job is None else read_all(rows, ExchangedJob)
         found: dict[int, list[ExchangedJob]] = {}
         for job in jobs:

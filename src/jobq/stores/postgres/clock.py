@@ -8,9 +8,10 @@ ahead of the server's.
 
 The server's clock may be set between two looks, and handles would learn of it one after the other.
 So whatever continues the life of a job takes its time from the server while the job or its queue is
-locked: the reply to the lock has it (`told`). This time is not earlier than any other that was used
-for the job before, and a handle that sees a difference looks again with its next call. If the clock
-was set back, each handle continues at the speed of its own machine, so all have the same time.
+locked: the reply to the lock has it (`time_of_reply`). This time is not earlier than any other that
+was used for the job before, and a handle that sees a difference looks again with its next call. If
+the clock was set back, each handle continues at the speed of its own machine, so all have the same
+time.
 
 `meta` has the latest time, for handles that open later: a tick stores it once per `SAVED_MS`, and
 any write stores it when the server's clock was set back. A look also reads the end of the log, in
@@ -95,7 +96,7 @@ class StoreClock:
                 self._seen_ms, self._saved_ms = max(self._seen_ms, saved_ms), saved_ms
                 self._anchor = self._saved_anchor = anchor
 
-    def told(self, ms: int, sent: float) -> tuple[int, int]:
+    def time_of_reply(self, ms: int, sent: float) -> tuple[int, int]:
         """A reply has the server's time, or the latest one in the log if the clock is injected.
         Its question was sent at `sent` (by `elapsed`). Returns the same as `read`.
         """

@@ -145,8 +145,8 @@ def put(
             return None  # a repeated put of jobs that are stored: the general way finds them
         _refused(call, [plain.name], e)
         return None
-    _, told_ms = again.fetchone() or (1, None)
-    memory.told(told_ms, sent)
+    _, server_ms = again.fetchone() or (1, None)
+    memory.time_of_reply(server_ms, sent)
     return [PutResult(id=row.id, life=0, state=STATES[row.state]) for row in rows]
 
 

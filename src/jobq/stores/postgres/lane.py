@@ -181,12 +181,12 @@ class Lane:
             link.flush()  # nobody needs the reply
             return result
         finish(tx)
-        told = waking.of_request(tx)
+        woken = waking.of_request(tx)
         tx.flush()
         saved = owner.clock.unsaved(tick=request.kind is Kind.TICK)
         if saved is not None:
             link.execute(SAVE_CLOCK, (saved,))
-        self._commit(link, tx, *told)
+        self._commit(link, tx, *woken)
         if saved is not None:
             owner.clock.saved(saved)
         return result

@@ -42,7 +42,7 @@ class PostgresMemory(Memory):
         self.registered: dict[str, Registered] = {}  # by worker
         self.clock: StoreClock | None = None
 
-    def told(self, ms: int | None, sent: float) -> None:
+    def time_of_reply(self, ms: int | None, sent: float) -> None:
         """A reply has the time. Its statement was sent at this time, by clock.elapsed."""
         if self.clock is not None and ms is not None:
-            self.clock.told(ms, sent)
+            self.clock.time_of_reply(ms, sent)

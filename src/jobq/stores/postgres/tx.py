@@ -197,7 +197,7 @@ class PostgresTx(LoggingTx):
         *places, ms = asked.reply.fetchone() or (None,)
         if places:
             (self._place,) = places
-        self._continue_at(*(clock.read() if ms is None else clock.told(ms, asked.sent)))
+        self._continue_at(*(clock.read() if ms is None else clock.time_of_reply(ms, asked.sent)))
 
     def not_before(self, ms: int) -> None:
         if ms > self.now:

@@ -43,7 +43,7 @@ class Unready(StoreUnavailable):
     """The server itself does not serve now. Its message is for the caller."""
 
 
-class Told:
+class CallerErrors:
     """Turns errors into what callers are told. One for each store that is served."""
 
     def __init__(self, store_url: str) -> None:
