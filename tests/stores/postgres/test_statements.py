@@ -33,7 +33,7 @@ BLOCKS = [
     for file, blocks in {
         **FILES,
         "numbering": NUMBERING,
-        "slots": load("slots.sql"),
+        "log_segments": load("log_segments.sql"),
         "fast": FAST,
         "waking": WAKING,
         "floors": FLOORS,

@@ -39,10 +39,10 @@ from jobq.stores.postgres import (
     held,
     inspection,
     lock_order,
+    log_segments,
     numbering,
     reading,
     schema,
-    slots,
     upkeep,
 )
 from jobq.stores.postgres.address import Address, parse
@@ -164,7 +164,7 @@ class PostgresStore(RelationalStore):
                 break
             steps += await self._write(upkeep.tick_queue, each.queue, limit - steps, full)
         more = upkeep.looked(self._memory, look, stopped_at)
-        await self._free_slots()
+        await self._free_segments()
         steps += await self._submit(Kind.TICK, upkeep.tick_rest, (max(1, limit - steps),))
         return limit if more else min(steps, limit)
 
@@ -186,14 +186,14 @@ class PostgresStore(RelationalStore):
             if full:
                 found.looked(began, time.monotonic())
 
-    async def _free_slots(self) -> None:
+    async def _free_segments(self) -> None:
         """Free the disk of old parts of the event log."""
-        for slot in await self._read(slots.look):
-            if slot.needed:
-                await self._write(slots.move, slot.slot)
+        for segment in await self._read(log_segments.look):
+            if segment.needed:
+                await self._write(log_segments.move, segment.number)
             else:
-                with contextlib.suppress(slots.Busy):
-                    await self._write(slots.truncate, slot.slot)
+                with contextlib.suppress(log_segments.Busy):
+                    await self._write(log_segments.truncate, segment.number)
 
     # ── reads ─────────────────────────────────────────────────────────────────────────────────────
 

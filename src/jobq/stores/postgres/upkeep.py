@@ -11,7 +11,7 @@ from jobq.core.defaults import METRICS_MS
 from jobq.core.queues import Limits
 from jobq.core.records import QueueName
 from jobq.errors import CorruptStore
-from jobq.stores.postgres import completing, held, slots, trimming
+from jobq.stores.postgres import completing, held, log_segments, trimming
 from jobq.stores.postgres.memory import PostgresMemory
 from jobq.stores.postgres.queries import SQL
 from jobq.stores.postgres.tx import PostgresTx
@@ -131,7 +131,7 @@ def tick_rest(tx: PostgresTx, limit: int) -> int:
     steps = upkeep.tick_rest(tx, limit)
     steps += completing.follow_up(tx)
     tx.sweep_calls(CALLS)
-    slots.drop_kept(tx)
+    log_segments.drop_kept(tx)
     held.sweep(tx)
     return steps
 

@@ -155,7 +155,9 @@ class Sleepers:
         """
         wakes = sorted(keys.wake_key(prefix, worker) for prefix in prefixes)
         groups: list[Group] = (
-            [(wake,) for wake in wakes] if self._servers.one_slot_per_command else [tuple(wakes)]
+            [(wake,) for wake in wakes]
+            if self._servers.one_hash_slot_per_command
+            else [tuple(wakes)]
         )
         self._groups_of.setdefault(worker, set()).update(groups)
         return groups
