@@ -246,7 +246,7 @@ MUTANTS = (
         "the relay acknowledges what the target refused",
         (
             Edit(
-                relay._Lane,
+                relay._QueueShipper,
                 "_ship",
                 "self._note(problem=str(e))\n        relay.outage.failed",
                 "await relay.store.ack_events(self.queue, relay.name, page.position); "

@@ -170,7 +170,7 @@ class Line:
 
 
 class Floors:
-    """The floors of a handle. Its lanes share them."""
+    """The floors of a handle. Its connections share them."""
 
     def __init__(self) -> None:
         self.next_look = 0.0

@@ -48,8 +48,8 @@ from jobq.stores.postgres import (
 from jobq.stores.postgres.address import Address, parse
 from jobq.stores.postgres.caller import Caller
 from jobq.stores.postgres.clock import StoreClock
-from jobq.stores.postgres.connection import LANES, Connections
-from jobq.stores.postgres.lane import Kind
+from jobq.stores.postgres.connection import MAX_CONNECTIONS, Connections
+from jobq.stores.postgres.connection_thread import Kind
 from jobq.stores.postgres.link import Link, StatementFailed
 from jobq.stores.postgres.mailbox import ChannelMailbox
 from jobq.stores.postgres.memory import PostgresMemory
@@ -78,7 +78,7 @@ otherwise."""
 class PostgresStore(RelationalStore):
     """A handle, for one event loop, with one connection, or two if it settles."""
 
-    lanes = LANES
+    lanes = MAX_CONNECTIONS
 
     def __init__(self, url: str, clock: Clock | None) -> None:
         self.address = parse(url)

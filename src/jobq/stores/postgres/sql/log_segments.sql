@@ -1,4 +1,5 @@
--- The segments of the event log (the column `slot`): which are old, what of them is still needed, and their end.
+-- The segments of the event log (the column `slot`): which are old, what of them is
+-- still needed, and their end.
 
 -- name: look: for each segment: how many hours ago it was written, whether it has rows, entries
 -- without numbers, and entries that readers may still read

@@ -74,7 +74,7 @@ class Request(NamedTuple):
     future: asyncio.Future[Any]
 
 
-class Lane:
+class ConnectionThread:
     """A connection and its thread."""
 
     def __init__(self, owner: Connections, *, listens: bool) -> None:
