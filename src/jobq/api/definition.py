@@ -7,7 +7,7 @@ from typing import Any
 
 from jobq.core.calls import ArgumentDecoder, CallShape, is_plain
 from jobq.core.codec import get_codec
-from jobq.engine.builtin import GATHER, unmarked
+from jobq.engine.builtin import GATHER, untagged
 from jobq.errors import ConfigError
 
 
@@ -71,5 +71,5 @@ class Gathered(Definition):
 
         With `on_child_failure="continue"` a failed member appears as its Failure."""
         return [
-            unmarked(item, self._each.returns) for item in get_codec(codec).decode(data, list[Any])
+            untagged(item, self._each.returns) for item in get_codec(codec).decode(data, list[Any])
         ]

@@ -21,8 +21,8 @@ def redacted_url(url: str) -> str:
     character, even one that should be escaped. The exception is an @ in the options of a URL that
     clearly begins with a host.
     """
-    scheme, mark, rest = url.partition("://")
-    if not mark:
+    scheme, separator, rest = url.partition("://")
+    if not separator:
         return url
     place, _, options = rest.partition("?")
     # A password of digits with a ? in it looks like a port with options, but no option has an @ in
@@ -45,8 +45,8 @@ def split_credentials(url: str) -> tuple[str, str, str]:
     A password may contain characters that break other parsers.
     """
     scheme, _, rest = url.partition("://")
-    place, mark, options = rest.partition("?")
+    place, separator, options = rest.partition("?")
     if "@" not in place and "@" in options.partition("=")[0]:
-        place, mark, options = rest, "", ""
+        place, separator, options = rest, "", ""
     credentials, _, place = place.rpartition("@")
-    return scheme, credentials, f"{place}{mark}{options}"
+    return scheme, credentials, f"{place}{separator}{options}"

@@ -8,35 +8,35 @@ import pytest
 
 from jobq.core.records import MAX_PRIORITY
 from jobq.stores.postgres import held
-from jobq.stores.postgres.floors import EVERYTHING, FIRST, LAG_S, Block, Floors, Line, Mark, Range
+from jobq.stores.postgres.floors import EVERYTHING, FIRST, LAG_S, Block, Floor, Floors, Line, Range
 from jobq.stores.postgres.held import Held
 
 LATER = 2 * LAG_S
 
 
 def test_a_floor_needs_two_looks_with_time_between_them() -> None:
-    mark = Mark()
-    mark.saw(10, 0.0, 0.1)
-    mark.saw(20, 0.1 + LAG_S / 2, 0.2 + LAG_S / 2)
-    assert mark.floor == FIRST
-    mark.saw(30, 0.1 + LAG_S, 0.1 + LAG_S)
-    assert mark.floor == 10
+    floor = Floor()
+    floor.saw(10, 0.0, 0.1)
+    floor.saw(20, 0.1 + LAG_S / 2, 0.2 + LAG_S / 2)
+    assert floor.value == FIRST
+    floor.saw(30, 0.1 + LAG_S, 0.1 + LAG_S)
+    assert floor.value == 10
 
 
 def test_a_job_that_the_second_look_finds_keeps_the_floor_low() -> None:
-    mark = Mark()
-    mark.saw(10, 0.0, 0.1)
-    mark.saw(5, LATER, LATER)  # the job was not visible before
-    assert mark.floor == FIRST
-    mark.saw(20, 2 * LATER, 2 * LATER)
-    assert mark.floor == 5
+    floor = Floor()
+    floor.saw(10, 0.0, 0.1)
+    floor.saw(5, LATER, LATER)  # the job was not visible before
+    assert floor.value == FIRST
+    floor.saw(20, 2 * LATER, 2 * LATER)
+    assert floor.value == 5
 
 
 def test_a_job_below_the_floor_does_not_change_it() -> None:
-    mark = Mark(100)
-    mark.saw(5, 0.0, 0.0)
-    mark.saw(5, LATER, LATER)
-    assert mark.floor == 100
+    floor = Floor(100)
+    floor.saw(5, 0.0, 0.0)
+    floor.saw(5, LATER, LATER)
+    assert floor.value == 100
 
 
 def test_a_queue_that_nobody_has_looked_at_is_read_as_a_whole() -> None:

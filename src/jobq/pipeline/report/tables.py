@@ -82,7 +82,7 @@ def _code(text: object) -> str:
     return f"<code>{safe(text)}</code>"
 
 
-def _mark(good: bool, text: str) -> str:
+def _colored(good: bool, text: str) -> str:
     return f'<span class="{"good" if good else "bad"}">{text}</span>'
 
 
@@ -125,7 +125,7 @@ def standout_table(found: Sequence[Standout], empty: str) -> str:
             (
                 safe(one.name),
                 _where(one),
-                _mark(not one.worse, one.what) if one.worse else one.what,
+                _colored(not one.worse, one.what) if one.worse else one.what,
                 _amount(one, one.then),
                 _amount(one, one.now),
                 f"× {one.factor:.3g}" if one.factor else "–",
@@ -174,7 +174,7 @@ def burn_table(latest: Sequence[Burn], slo: Sequence[Row]) -> str:
         cells = (
             safe(row["target"]),
             _where(row),
-            _mark(row["met"], percent(row["attainment"])),
+            _colored(row["met"], percent(row["attainment"])),
             percent(row["objective"]),
             number(row["total"]),
             _rate(None if burn is None else burn.short),
@@ -188,7 +188,7 @@ def burn_table(latest: Sequence[Burn], slo: Sequence[Row]) -> str:
 def _rate(rate: float | None) -> str:
     if rate is None:
         return "–"
-    return _mark(False, number(rate)) if rate >= BURNING else number(rate)
+    return _colored(False, number(rate)) if rate >= BURNING else number(rate)
 
 
 def task_table(rows: Sequence[Row]) -> str:

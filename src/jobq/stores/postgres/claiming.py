@@ -17,7 +17,7 @@ from jobq.stores.relational.claim import REMEMBERED, lease_of, queue_order
 from jobq.stores.relational.codes import ENDING, WATCHED
 from jobq.stores.relational.memory import Granted
 from jobq.stores.relational.rows import ClaimedJob, read_all
-from jobq.stores.relational.tokens import caller_of, token_mark, token_of
+from jobq.stores.relational.tokens import caller_of, token_of, token_suffix
 
 _STATEMENTS_WITH_FLOORS = (
     *(FAST_WITH_FLOORS[name] for name in ("exchange", "next_times")),
@@ -65,7 +65,7 @@ class Claiming:
         self.call, self.worker, self.name, self.queues = call, worker, name, queues
         self.limit = 0 if wanted is None else wanted.limit
         self.lease_ms = 0 if wanted is None else wanted.lease_ms
-        self.mark = token_mark(worker, name)
+        self.suffix = token_suffix(worker, name)
         self.caller = caller_of(worker, name)
         self.qids = [queue.qid for queue in queues]
         self.floors = call.memory.floors
@@ -83,7 +83,7 @@ class Claiming:
         link = self.call.link
         self._sent = elapsed()
         parameters = (
-            self.qids, *ends.columns, self.call.now, self.limit, self.mark, self.worker,
+            self.qids, *ends.columns, self.call.now, self.limit, self.suffix, self.worker,
             self.lease_ms, self.caller, self.name, *ends.entries, again,
         )  # fmt: skip
         if self.lines is None:
@@ -150,7 +150,7 @@ class Claiming:
         self._learn(found)
         for queue in self.queues:
             for job in found.get(queue.qid, ()):
-                token = token_of(job, self.mark)
+                token = token_of(job, self.suffix)
                 if not job.flags & ENDING & ~WATCHED:
                     granted[token] = Granted(
                         queue.qid, job.pk, job.id, job.life, job.name, None, job.attempt,

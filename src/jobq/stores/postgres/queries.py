@@ -26,7 +26,7 @@ _ARRAYS = {
 """The types of columns of NewJob that are not text."""
 
 
-def _mark(n: int) -> str:
+def _placeholder(n: int) -> str:
     return f"${n}"
 
 
@@ -85,7 +85,7 @@ FROM_THE_BEGINNING = {
 """The same for statements without floors."""
 
 COLUMNS = {
-    **lists(_mark),
+    **lists(_placeholder),
     **FROM_THE_BEGINNING,
     "ended_job": ", ".join(_ENDED.get(column, f"g.{column}") for column in JOB_COLUMNS),
     "claimed_c": ", ".join(f"c.{column}" for column in ClaimedJob.__struct_fields__),
@@ -98,7 +98,7 @@ COLUMNS = {
     "not_leasable": str(CANCEL | NOTED),
     "sleep_ms": str(SLEEP_MS),
     "entry": "eid, qid, slot, n, at_ms, moved, figures",
-    "job_number": _mark(len(JOB_COLUMNS)),
+    "job_number": _placeholder(len(JOB_COLUMNS)),
     "new_job_values": ", ".join(_typed(n, column) for n, column in enumerate(NewJob._fields, 1)),
     "new_job_arrays": ", ".join(
         f"{_typed(n, column)}[]" for n, column in enumerate(NewJob._fields, 1)

@@ -64,14 +64,14 @@ class Exchange:
 
         `company`: the caller has other jobs, so it gets no job on its last chance.
         """
-        prefix, queue, mark = at
+        prefix, queue, suffix = at
         done: list[Argument] = []
         rest: list[Argument] = []
         ordered: list[AnyOutcome] = []
         others: list[AnyOutcome] = []
         where: dict[JobKey, str] = {}
         for o in outcomes:
-            token = o.token.removesuffix(mark) if mark else o.token
+            token = o.token.removesuffix(suffix) if suffix else o.token
             if type(o) is Complete:
                 result = o.result
                 done += (o.id, token, b"" if result is None else b"\x01" + result)
@@ -82,7 +82,8 @@ class Exchange:
                     where = await self._children_of(o)
                 rest += packing.outcome(o, where.__getitem__, token)
         worker, call, lane, _, asleep, sleepy = by
-        sleepy = sleepy and not mark  # sleepers of a partitioned queue are kept for the whole queue
+        # Sleepers of a partitioned queue are kept for the whole queue.
+        sleepy = sleepy and not suffix
         numbers = _numbers(lane, room, lease_ms, len(ordered), len(others), sleepy, asleep, company)
         args = (self._calls.now(), worker, call, numbers, *done, *rest)
         self._slots[worker] = 0
@@ -94,7 +95,7 @@ class Exchange:
         stale, due, messages, to_wake, left, *granted = reply
         if messages or to_wake:
             await self._mail.after(queue, prefix, to_wake=to_wake, messages=messages)
-        leases = job_replies.leases(queue, granted, lease_ms, mark)
+        leases = job_replies.leases(queue, granted, lease_ms, suffix)
         if sleepy and len(leases) < room:
             self._slots[worker] = room - len(leases)
         refs: tuple[LeaseRef, ...] = ()

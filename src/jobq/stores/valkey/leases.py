@@ -29,16 +29,16 @@ class Leases:
         groups = await self._by_place(leases)
         states: list[LeaseState] = ["lost"] * len(leases)
 
-        async def one(prefix: str, mark: str, positions: list[int]) -> None:
+        async def one(prefix: str, suffix: str, positions: list[int]) -> None:
             args: list[Argument] = [self._calls.now(), lease_ms]
             for n in positions:
-                args += (leases[n].id, leases[n].token.removesuffix(mark))
+                args += (leases[n].id, leases[n].token.removesuffix(suffix))
             reply = await self._calls.fcall_list(_EXTEND, prefix, args)
             for n, letter in zip(positions, reply.decode(), strict=True):
                 states[n] = _STATES[letter]
 
         await asyncio.gather(
-            *(one(prefix, mark, positions) for (prefix, _, mark), positions in groups.items())
+            *(one(prefix, suffix, positions) for (prefix, _, suffix), positions in groups.items())
         )
         return states
 
@@ -48,10 +48,10 @@ class Leases:
             check_steps(each.steps)
         groups = await self._by_place([note.lease for note in notes])
         states: list[LeaseState] = ["lost"] * len(notes)
-        for (prefix, _, mark), positions in groups.items():
+        for (prefix, _, suffix), positions in groups.items():
             args: list[Argument] = []
             for n in positions:
-                args += packing.note(notes[n], mark)
+                args += packing.note(notes[n], suffix)
             # Checkpoints and steps are as durable as a settled outcome. Others need not be.
             durable = any(notes[n].durable for n in positions)
             reply = await self._calls.fcall("note", prefix, *args, confirmed=durable)

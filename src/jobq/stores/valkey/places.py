@@ -15,11 +15,11 @@ from jobq.stores.valkey.servers import Servers
 
 
 class Place(NamedTuple):
-    """A queue, or one partition of it. Tokens of leases from a partition end with `mark`."""
+    """A queue, or one partition of it. Tokens of leases from a partition end with `suffix`."""
 
     prefix: str
     queue: QueueName
-    mark: str
+    suffix: str
 
 
 class Places:
@@ -89,8 +89,8 @@ class Places:
         """The place that granted a lease with this token."""
         if (self.known.get(queue) or await self.partitions(queue)) == 1:
             return Place(self.space.prefix(queue), queue, "")
-        mark = token.rpartition("~")[2]
-        partition = int(mark) if mark.isdigit() else 0
+        suffix = token.rpartition("~")[2]
+        partition = int(suffix) if suffix.isdigit() else 0
         return Place(self.space.partition_prefix(queue, partition), queue, f"~{partition}")
 
     # ── the list of queues ────────────────────────────────────────────────────────────────────────

@@ -151,7 +151,7 @@ class Settling:
             await self._fall_asleep(claims, by, then, total)
         elif by.asleep:
             prefixes = {self._places.space.prefix(queue) for queue in then.queues}
-            await self._sleepers.mark_awake(by.worker, prefixes - total.visited)
+            await self._sleepers.set_awake(by.worker, prefixes - total.visited)
         return total.settled()
 
     def _rests(self, worker: str, then: Claim) -> bool:
@@ -212,12 +212,12 @@ class Settling:
         A job that came between the peek and falling asleep wakes nobody, so this look must find it.
         """
         await self._sleepers.fall_asleep(then.queues, by.worker, then.limit)
-        partitions = [at for at in claims if at.mark]
+        partitions = [at for at in claims if at.suffix]
         peeks = await self._peek(partitions, total)
         if partitions and not peeks and total.unavailable is not None:
             raise total.unavailable
         ready = [at for at, peek in peeks.items() if peek.ready]
-        whole = [at for at in claims if not at.mark]
+        whole = [at for at in claims if not at.suffix]
         again = by._replace(call=f"{by.call}+", asleep=False, sleepy=True)
         await self._claim_at([*whole, *ready], {}, again, then, total)
         total.asleep = True

@@ -81,10 +81,10 @@ class Sleepers:
         """
         queues = self.looked_in.pop(worker, ())
         if queues and self.slots.get(worker, 1) > 0:
-            await self.mark_awake(worker, {self._places.space.prefix(queue) for queue in queues})
+            await self.set_awake(worker, {self._places.space.prefix(queue) for queue in queues})
             self.slots[worker] = 0
 
-    async def mark_awake(self, worker: str, prefixes: Collection[str]) -> None:
+    async def set_awake(self, worker: str, prefixes: Collection[str]) -> None:
         """Record that the worker is awake, in these queues."""
         if prefixes:
             await asyncio.gather(
