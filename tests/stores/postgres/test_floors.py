@@ -8,7 +8,16 @@ import pytest
 
 from jobq.core.records import MAX_PRIORITY
 from jobq.stores.postgres import held
-from jobq.stores.postgres.floors import EVERYTHING, FIRST, LAG_S, Block, Floor, Floors, Line, Range
+from jobq.stores.postgres.floors import (
+    EVERYTHING,
+    FIRST,
+    LAG_S,
+    Block,
+    Floor,
+    Floors,
+    QueueFloors,
+    Range,
+)
 from jobq.stores.postgres.held import Held
 
 LATER = 2 * LAG_S
@@ -40,20 +49,20 @@ def test_a_job_below_the_floor_does_not_change_it() -> None:
 
 
 def test_a_queue_that_nobody_has_looked_at_is_read_as_a_whole() -> None:
-    assert Line().ranges() == [EVERYTHING]
+    assert QueueFloors().ranges() == [EVERYTHING]
     assert Floors().ranges([1]) == [(1, EVERYTHING)]
 
 
 def test_blocks_below_a_floor_are_read_before_it() -> None:
-    line = Line()
+    queue = QueueFloors()
     for at in (0.0, LATER):
-        line.claimed([(0, 5 << 20)], full=False, place=9 << 20, began=at, ended=at)
+        queue.claimed([(0, 5 << 20)], full=False, place=9 << 20, began=at, ended=at)
     for at in (2 * LATER, 3 * LATER):
-        line.claimed([], full=False, place=9 << 20, began=at, ended=at)
+        queue.claimed([], full=False, place=9 << 20, began=at, ended=at)
     late = Range(0, 0, 3 << 20, (4 << 20) - 1)
-    assert late in line.ranges([Block(0, 3)])
-    assert late not in line.ranges([Block(7, 3)])
-    assert line.ranges([Block(0, 50)]) == line.ranges()  # is read anyway
+    assert late in queue.ranges([Block(0, 3)])
+    assert late not in queue.ranges([Block(7, 3)])
+    assert queue.ranges([Block(0, 50)]) == queue.ranges()  # is read anyway
 
 
 class Simulation:
@@ -61,7 +70,7 @@ class Simulation:
 
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
-        self.line = Line()
+        self.queue = QueueFloors()
         self.jobs: list[tuple[int, int]] = []  # priority and place
         self.place = 0
         self.at = 0.0
@@ -75,7 +84,7 @@ class Simulation:
 
     def claim(self, limit: int) -> None:
         found: list[tuple[int, int]] = []
-        for high, low, since, until in self.line.ranges():
+        for high, low, since, until in self.queue.ranges():
             inside = [
                 (priority, place)
                 for priority, place in self.jobs
@@ -87,7 +96,7 @@ class Simulation:
         claimed = sorted(found[:limit], key=_in_order)
         self.jobs = [job for job in self.jobs if job not in claimed]
         self.at += LATER
-        self.line.claimed(
+        self.queue.claimed(
             claimed, full=len(claimed) == limit, place=self.place, began=self.at, ended=self.at
         )
 

@@ -71,7 +71,7 @@ class Claiming:
         self.floors = call.memory.floors
         self.uses_floors = self.floors.active
         self.sql = FAST_WITH_FLOORS if self.uses_floors else FAST
-        self.lines = self.floors.ranges(self.qids) if self.uses_floors else None
+        self.ranges = self.floors.ranges(self.qids) if self.uses_floors else None
         self._began = 0.0
         self._sent = 0.0
         self._place: Reply | None = None
@@ -86,13 +86,13 @@ class Claiming:
             self.qids, *ends.columns, self.call.now, self.limit, self.suffix, self.worker,
             self.lease_ms, self.caller, self.name, *ends.entries, again,
         )  # fmt: skip
-        if self.lines is None:
+        if self.ranges is None:
             return link.execute(FAST["exchange"], parameters)
         self._began = time.monotonic()
         self._place = link.execute(FLOORS["place"])
         since = [self.floors.due(qid) for qid in self.qids]
         return link.execute(
-            FAST_WITH_FLOORS["exchange"], (*parameters, since, *as_columns(self.lines))
+            FAST_WITH_FLOORS["exchange"], (*parameters, since, *as_columns(self.ranges))
         )
 
     def _learn(self, found: dict[int, list[ExchangedJob]]) -> None:

@@ -207,7 +207,7 @@ class ConnectionThread:
         box = self._owner.box
         others = [notice for notice in notices if notice.address != box.address]
         link.sync()
-        waking.send(link, tx.now, tx.memory, work, happened, waking.lines(tx.memory, work))
+        waking.send(link, tx.now, tx.memory, work, happened, waking.ranges(tx.memory, work))
         if others:
             mailbox.send(link, others)
         link.flush()

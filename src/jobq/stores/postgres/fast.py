@@ -225,7 +225,7 @@ def exchange(
         published = held.ask(link, memory)
         reply = claiming.execute(ends, again=False)
         committed = link.sync()
-        waking.send(link, now, memory, claiming.work(), ends.happened, claiming.lines)
+        waking.send(link, now, memory, claiming.work(), ends.happened, claiming.ranges)
         link.flush()
         link.wait(committed)
         news = held.heard(memory, published)

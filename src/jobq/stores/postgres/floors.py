@@ -81,11 +81,11 @@ class Range(NamedTuple):
 EVERYTHING = Range(MAX_PRIORITY, 0, FIRST, LAST)
 
 
-def as_columns(lines: Sequence[tuple[int, Range]]) -> tuple[Sequence[int], ...]:
+def as_columns(ranges: Sequence[tuple[int, Range]]) -> tuple[Sequence[int], ...]:
     """Ranges as the parameters of a statement."""
-    if not lines:
+    if not ranges:
         return [], [], [], [], []
-    return tuple(zip(*((qid, *each) for qid, each in lines), strict=True))
+    return tuple(zip(*((qid, *each) for qid, each in ranges), strict=True))
 
 
 class Block(NamedTuple):
@@ -95,7 +95,7 @@ class Block(NamedTuple):
     block: int
 
 
-class Line:
+class QueueFloors:
     """The floors of one queue's waiting jobs."""
 
     def __init__(self) -> None:
@@ -177,7 +177,7 @@ class Floors:
         """When the handle asks again whether to use floors (monotonic clock)."""
         self._until = 0.0
         self._lock = threading.Lock()
-        self._lines: dict[int, Line] = {}  # by qid
+        self._queues: dict[int, QueueFloors] = {}  # by qid
         self._due: dict[int, Floor] = {}  # by qid: nothing is due by the clock before this time
         self._past: dict[int, Floor] = {}  # by qid: no retention has ended before this time
         # By qid and state: no record of an ended job expires before this time.
@@ -198,8 +198,8 @@ class Floors:
                 self._forget()
             news = blocks != self._blocks
             if news:
-                for qid, line in self._lines.items():
-                    line.found(blocks.get(qid, ()))
+                for qid, queue in self._queues.items():
+                    queue.found(blocks.get(qid, ()))
             self._until, self._blocks = time.monotonic() + seconds, blocks
             return news
 
@@ -212,7 +212,7 @@ class Floors:
     def _forget(self) -> None:
         """Nobody looks below the floors while they are not used, so they are not kept."""
         self._blocks = {}
-        self._lines.clear()
+        self._queues.clear()
         self._due.clear()
         self._past.clear()
         self._oldest.clear()
@@ -224,8 +224,8 @@ class Floors:
                 (qid, each)
                 for qid in qids
                 for each in (
-                    self._lines[qid].ranges(self._blocks.get(qid, ()))
-                    if qid in self._lines
+                    self._queues[qid].ranges(self._blocks.get(qid, ()))
+                    if qid in self._queues
                     else (EVERYTHING,)
                 )
             ]
@@ -233,10 +233,10 @@ class Floors:
     def place(self, qid: int, priority: int) -> int:
         """The floor of a priority of a queue."""
         with self._lock:
-            line = self._lines.get(qid)
-            if line is None:
+            queue = self._queues.get(qid)
+            if queue is None:
                 return FIRST
-            return line.known.get(priority, line.rest).value
+            return queue.known.get(priority, queue.rest).value
 
     def due(self, qid: int) -> int:
         """No job of the queue is due by the clock before this time, in milliseconds."""
@@ -272,11 +272,11 @@ class Floors:
         began: float,
         ended: float,
     ) -> None:
-        """See Line.claimed."""
+        """See QueueFloors.claimed."""
         with self._lock:
             if self.active:
-                line = self._lines.setdefault(qid, Line())
-                line.claimed(jobs, full=full, place=place, began=began, ended=ended)
+                queue = self._queues.setdefault(qid, QueueFloors())
+                queue.claimed(jobs, full=full, place=place, began=began, ended=ended)
 
     def nothing_due(self, qid: int, now: int, began: float, ended: float) -> None:
         """A look has found no job of the queue that is due at this time of the store, or before."""

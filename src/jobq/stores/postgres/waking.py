@@ -86,11 +86,11 @@ def send(
     memory: PostgresMemory,
     work: Iterable[Work],
     happened: Iterable[Happened],
-    lines: Sequence[tuple[int, Range]] | None = None,
+    ranges: Sequence[tuple[int, Range]] | None = None,
 ) -> None:
     """Queue the statement that wakes and notifies. It belongs behind the commit and a Sync.
 
-    `lines`: where jobs may wait, if the caller uses floors."""
+    `ranges`: where jobs may wait, if the caller uses floors."""
     works, topics = list(work), list(happened)
     if not works and not topics:
         return
@@ -112,13 +112,13 @@ def send(
         str(second),
         now - OVERDUE_MS,
     )
-    if lines is None:
+    if ranges is None:
         link.execute(SQL["wake"], parameters).quiet = True
     else:
-        link.execute(SQL_WITH_FLOORS["wake"], (*parameters, *as_columns(lines))).quiet = True
+        link.execute(SQL_WITH_FLOORS["wake"], (*parameters, *as_columns(ranges))).quiet = True
 
 
-def lines(memory: PostgresMemory, work: Iterable[Work]) -> Sequence[tuple[int, Range]] | None:
+def ranges(memory: PostgresMemory, work: Iterable[Work]) -> Sequence[tuple[int, Range]] | None:
     """Where more jobs may wait, if the handle uses floors."""
     more = [w.qid for w in work if w.more]
     return memory.floors.ranges(more) if more and memory.floors.active else None

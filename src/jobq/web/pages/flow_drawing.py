@@ -30,7 +30,7 @@ class Box(NamedTuple):
     """Jobs by state."""
 
 
-class Line(NamedTuple):
+class DrawnEdge(NamedTuple):
     """From the job that runs first to the job that waits for it: numbers of boxes."""
 
     first: int
@@ -46,7 +46,7 @@ class Drawing(NamedTuple):
     width: int
     height: int
     boxes: list[Box]
-    lines: list[Line]
+    edges: list[DrawnEdge]
     box_width: int = NODE_WIDTH
     box_height: int = NODE_HEIGHT
 
@@ -73,8 +73,8 @@ def draw(graph: FlowGraph) -> Drawing:
         width=layout.width,
         height=layout.height,
         boxes=boxes,
-        lines=[
-            Line(first, last, path, set(boxes[first].counts) == {"completed"})
+        edges=[
+            DrawnEdge(first, last, path, set(boxes[first].counts) == {"completed"})
             for (first, last), path in zip(between, layout.paths, strict=True)
         ],
     )
