@@ -99,6 +99,6 @@ class CallerErrors:
 def _tells(url: str) -> tuple[str, ...]:
     """What of a URL no caller may read, as far as it can be told from other words."""
     parts = urlsplit(redacted_url(url))
-    places = [place for place in parts.netloc.rpartition("@")[2].split(",") if ":" in place]
+    hosts = [host for host in parts.netloc.rpartition("@")[2].split(",") if ":" in host]
     files = [parts.path] if parts.path.count("/") > 1 else []
-    return tuple(filter(None, (url, redacted_url(url), *places, *files)))
+    return tuple(filter(None, (url, redacted_url(url), *hosts, *files)))

@@ -48,7 +48,7 @@ class Definition:
         If the function is not known here, positional arguments are named by their position."""
         if self.shape is not None:
             return self.shape.bound(args, kwargs)
-        return {**{str(place): value for place, value in enumerate(args)}, **kwargs}
+        return {**{str(index): value for index, value in enumerate(args)}, **kwargs}
 
     def named(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Mapping[str, Any]:
         """The given arguments by parameter name, without defaults. Some may be missing.

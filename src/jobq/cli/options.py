@@ -32,8 +32,8 @@ from jobq.errors import ConfigError, InvalidJob, JobqError
 
 P = ParamSpec("P")
 FAILED, USAGE, INTERRUPTED = 1, 2, 130
-_PLACES = {"url": "server_addr", "server_addr": "url"}
-_READ_BY_ADDRESS = {*_PLACES, *TLS_OPTIONS, "token_file"}
+_INSTEAD_OF = {"url": "server_addr", "server_addr": "url"}
+_READ_BY_ADDRESS = {*_INSTEAD_OF, *TLS_OPTIONS, "token_file"}
 """Options whose variables are read elsewhere, by their own order of precedence."""
 _SERVER_ADDR_HELP = SERVER_ADDR_HELP.replace("Cannot be combined with", "Instead of")
 
@@ -158,8 +158,8 @@ def _remember(ctx: click.Context, param: click.Parameter, value: Any) -> Any:
     if value is None or (from_environment and name in _READ_BY_ADDRESS):
         return value
     ctx.meta[f"jobq.{name}"] = value  # meta is shared by a command and its parents
-    if name in _PLACES:  # of --url and --server-addr, the rightmost one wins
-        ctx.meta.pop(f"jobq.{_PLACES[name]}", None)
+    if name in _INSTEAD_OF:  # of --url and --server-addr, the rightmost one wins
+        ctx.meta.pop(f"jobq.{_INSTEAD_OF[name]}", None)
     return value
 
 

@@ -32,7 +32,7 @@ class Layout(NamedTuple):
 
     width: int
     height: int
-    places: list[tuple[int, int]]
+    positions: list[tuple[int, int]]
     paths: list[str]
 
 
@@ -74,12 +74,12 @@ def lay_out(count: int, edges: Sequence[Edge]) -> Layout:
     y = _heights(rows, before, after, count)
     lowest = min(y, default=0.0)
     y = [value - lowest + _MARGIN for value in y]
-    places = [(_x(layers[node]), round(y[node])) for node in range(count)]
+    positions = [(_x(layers[node]), round(y[node])) for node in range(count)]
     paths = [_path([(_x(layer_of_all[n]), round(y[n])) for n in chain]) for chain in chains]
     return Layout(
         width=_x(max(layers, default=0)) + NODE_WIDTH + _MARGIN,
         height=round(max(y, default=0.0)) + NODE_HEIGHT + _MARGIN,
-        places=places,
+        positions=positions,
         paths=paths,
     )
 

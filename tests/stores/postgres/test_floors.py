@@ -56,9 +56,9 @@ def test_a_queue_that_nobody_has_looked_at_is_read_as_a_whole() -> None:
 def test_blocks_below_a_floor_are_read_before_it() -> None:
     queue = QueueFloors()
     for at in (0.0, LATER):
-        queue.claimed([(0, 5 << 20)], full=False, place=9 << 20, began=at, ended=at)
+        queue.claimed([(0, 5 << 20)], full=False, next_seq=9 << 20, began=at, ended=at)
     for at in (2 * LATER, 3 * LATER):
-        queue.claimed([], full=False, place=9 << 20, began=at, ended=at)
+        queue.claimed([], full=False, next_seq=9 << 20, began=at, ended=at)
     late = Range(0, 0, 3 << 20, (4 << 20) - 1)
     assert late in queue.ranges([Block(0, 3)])
     assert late not in queue.ranges([Block(7, 3)])
@@ -72,23 +72,23 @@ class Simulation:
         self.random = random.Random(seed)
         self.queue = QueueFloors()
         self.jobs: list[tuple[int, int]] = []  # priority and place
-        self.place = 0
+        self.next_seq = 0
         self.at = 0.0
 
     def put(self) -> None:
-        self.place += 1 << 20
+        self.next_seq += 1 << 20
         priority = self.random.choice([0, 0, 0, 1, 5, 9, self.random.randrange(40), MAX_PRIORITY])
         lifo = self.random.random() < 0.1
         for n in range(self.random.randrange(1, 5)):
-            self.jobs.append((priority, -(self.place + n) if lifo else self.place + n))
+            self.jobs.append((priority, -(self.next_seq + n) if lifo else self.next_seq + n))
 
     def claim(self, limit: int) -> None:
         found: list[tuple[int, int]] = []
         for high, low, since, until in self.queue.ranges():
             inside = [
-                (priority, place)
-                for priority, place in self.jobs
-                if low <= priority <= high and since <= place <= until
+                (priority, next_seq)
+                for priority, next_seq in self.jobs
+                if low <= priority <= high and since <= next_seq <= until
             ]
             found += sorted(inside, key=_in_order)
         assert len(found) == len(set(found)), "a job was read twice"
@@ -97,7 +97,11 @@ class Simulation:
         self.jobs = [job for job in self.jobs if job not in claimed]
         self.at += LATER
         self.queue.claimed(
-            claimed, full=len(claimed) == limit, place=self.place, began=self.at, ended=self.at
+            claimed,
+            full=len(claimed) == limit,
+            next_seq=self.next_seq,
+            began=self.at,
+            ended=self.at,
         )
 
 

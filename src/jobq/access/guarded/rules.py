@@ -152,7 +152,7 @@ def bounded(limit: int) -> int:
     return max(0, min(limit, MAX_LIMIT))
 
 
-def in_place(own: Sequence[bool], replies: Iterable[_R], otherwise: _R) -> list[_R]:
+def aligned(own: Sequence[bool], replies: Iterable[_R], otherwise: _R) -> list[_R]:
     """Replies in the order of what was asked, with `otherwise` for what was not passed on."""
     rest = iter(replies)
     return [next(rest) if passed else otherwise for passed in own]

@@ -22,7 +22,7 @@ from jobq.stores.relational.tokens import caller_of, token_of, token_suffix
 _STATEMENTS_WITH_FLOORS = (
     *(FAST_WITH_FLOORS[name] for name in ("exchange", "next_times")),
     waking.SQL_WITH_FLOORS["wake"],
-    FLOORS["place"],
+    FLOORS["last_seq"],
 )
 """What an exchange with floors needs besides those of fast.py."""
 
@@ -74,7 +74,7 @@ class Claiming:
         self.ranges = self.floors.ranges(self.qids) if self.uses_floors else None
         self._began = 0.0
         self._sent = 0.0
-        self._place: Reply | None = None
+        self._last_seq: Reply | None = None
         if self.uses_floors:
             call.link.prepare(*_STATEMENTS_WITH_FLOORS)
 
@@ -89,7 +89,7 @@ class Claiming:
         if self.ranges is None:
             return link.execute(FAST["exchange"], parameters)
         self._began = time.monotonic()
-        self._place = link.execute(FLOORS["place"])
+        self._last_seq = link.execute(FLOORS["last_seq"])
         since = [self.floors.due(qid) for qid in self.qids]
         return link.execute(
             FAST_WITH_FLOORS["exchange"], (*parameters, since, *as_columns(self.ranges))
@@ -97,7 +97,7 @@ class Claiming:
 
     def _learn(self, found: dict[int, list[ExchangedJob]]) -> None:
         """The statement has succeeded: remember where nothing is left."""
-        row = None if self._place is None else self._place.fetchone()
+        row = None if self._last_seq is None else self._last_seq.fetchone()
         if row is None or row[0] is None:
             return
         ended = time.monotonic()
@@ -108,7 +108,7 @@ class Claiming:
             left -= len(jobs)
             if self.limit and (left or jobs):
                 self.floors.claimed(
-                    qid, jobs, full=not left, place=row[0], began=self._began, ended=ended
+                    qid, jobs, full=not left, next_seq=row[0], began=self._began, ended=ended
                 )
 
     def registered(self, seconds: float) -> bool:

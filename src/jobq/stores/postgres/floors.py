@@ -35,7 +35,7 @@ time: 400 at 800 jobs per second, which takes 0.2 ms."""
 MOST = 16
 """Priorities of a queue that have floors of their own. The others share one."""
 BLOCK = 20
-"""A transaction takes 2^20 places at once (`places` in 0001.sql)."""
+"""A transaction takes 2^20 places at once (the sequence `places` in 0001.sql)."""
 BLOCKS = 16
 """Blocks of places that a look of the leader reports of each priority of a queue."""
 FIRST, LAST = -(2**62), 2**62
@@ -74,7 +74,7 @@ class Range(NamedTuple):
 
     high: int  # priority
     low: int
-    since: int  # place
+    since: int  # seq
     until: int
 
 
@@ -136,32 +136,32 @@ class QueueFloors:
         If it reports no more of a priority, and all of them are below the floor, there may be
         others between: begin at the first one."""
         for priority in {each.priority for each in blocks}:
-            places = [each.block << BLOCK for each in blocks if each.priority == priority]
+            seqs = [each.block << BLOCK for each in blocks if each.priority == priority]
             floor = self.known.get(priority, self.rest)
-            if len(places) >= BLOCKS and max(places) < floor.value:
-                floor.lower(min(places))
+            if len(seqs) >= BLOCKS and max(seqs) < floor.value:
+                floor.lower(min(seqs))
 
     def claimed(
         self,
         jobs: Sequence[tuple[int, int]],
         *,
         full: bool,
-        place: int,
+        next_seq: int,
         began: float,
         ended: float,
     ) -> None:
-        """A claim has read the ranges and got these jobs: priority and place, in order.
+        """A claim has read the ranges and got these jobs: priority and seq, in order.
 
-        `full`: it stopped behind the last one. `place`: no transaction that begins after the claim
-        gets a lower one."""
+        `full`: it stopped behind the last one. `next_seq`: no transaction that begins after the
+        claim gets a lower one."""
         if full:
             last, seq = jobs[-1]
             for priority, floor in self.known.items():
                 if priority >= last:
-                    floor.saw(place if priority > last else min(seq, place), began, ended)
+                    floor.saw(next_seq if priority > last else min(seq, next_seq), began, ended)
         else:
             for floor in (*self.known.values(), self.rest, self.lifo):
-                floor.saw(place, began, ended)
+                floor.saw(next_seq, began, ended)
         for priority, _ in jobs:
             if priority not in self.known:
                 self.known[priority] = Floor(self.rest.value)
@@ -230,7 +230,7 @@ class Floors:
                 )
             ]
 
-    def place(self, qid: int, priority: int) -> int:
+    def floor_of(self, qid: int, priority: int) -> int:
         """The floor of a priority of a queue."""
         with self._lock:
             queue = self._queues.get(qid)
@@ -268,7 +268,7 @@ class Floors:
         jobs: Sequence[tuple[int, int]],
         *,
         full: bool,
-        place: int,
+        next_seq: int,
         began: float,
         ended: float,
     ) -> None:
@@ -276,7 +276,7 @@ class Floors:
         with self._lock:
             if self.active:
                 queue = self._queues.setdefault(qid, QueueFloors())
-                queue.claimed(jobs, full=full, place=place, began=began, ended=ended)
+                queue.claimed(jobs, full=full, next_seq=next_seq, began=began, ended=ended)
 
     def nothing_due(self, qid: int, now: int, began: float, ended: float) -> None:
         """A look has found no job of the queue that is due at this time of the store, or before."""

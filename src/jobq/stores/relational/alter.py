@@ -214,7 +214,7 @@ def _promote(tx: Tx, job: Job) -> bool:
 def _reprioritise(tx: Tx, job: Job, priority: int) -> bool:
     job.priority = priority
     if job.state == WAITING:
-        job.seq = tx.take_places(job.qid)
+        job.seq = tx.take_seqs(job.qid)
     tx.save(job)
     tx.record(job, Kind.CHANGED, job.state, reason="reprioritised")
     return True

@@ -119,7 +119,7 @@ class SqliteTx(Tx):
     def queue_row(self, row: Row) -> QueueRow:
         return queue_row(row)
 
-    def take_places(self, qid: int, n: int = 1) -> int:
+    def take_seqs(self, qid: int, n: int = 1) -> int:
         """Take n new places at the back of the queue. Returns the first of them."""
         row = self._qids.get(qid) or self.queue_by_qid(qid)
         row.seq += n

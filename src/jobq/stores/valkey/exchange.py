@@ -19,7 +19,7 @@ from jobq.stores.valkey.calls import Calls
 from jobq.stores.valkey.edges import Edges
 from jobq.stores.valkey.functions import function
 from jobq.stores.valkey.mail import Mail
-from jobq.stores.valkey.places import Place, Places
+from jobq.stores.valkey.partitions import Partition, Partitions
 from jobq.stores.valkey.sleepers import Sleepers
 from jobq.stores.valkey.wire import Argument
 
@@ -43,17 +43,17 @@ class Exchange:
     """Calls the function `settle` (lua/settle.lua)."""
 
     def __init__(
-        self, calls: Calls, places: Places, mail: Mail, edges: Edges, sleepers: Sleepers
+        self, calls: Calls, partitions: Partitions, mail: Mail, edges: Edges, sleepers: Sleepers
     ) -> None:
         self._calls = calls
-        self._places = places
+        self._partitions = partitions
         self._mail = mail
         self._edges = edges
         self._slots = sleepers.slots
 
     async def run(
         self,
-        at: Place,
+        at: Partition,
         outcomes: Sequence[AnyOutcome],
         by: Caller,
         room: int,
@@ -120,5 +120,5 @@ class Exchange:
         waited = {edge.job for edge in outcome.after}
         if not waited:
             return {}
-        prefixes = {job: self._places.space.prefix(job.queue) for job in waited}
+        prefixes = {job: self._partitions.space.prefix(job.queue) for job in waited}
         return prefixes | await self._edges.locate(waited)

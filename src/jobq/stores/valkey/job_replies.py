@@ -39,16 +39,16 @@ def leases(
     default = int(retries) if retries else None
     until, token = int(expires), stem.decode()
     started = until - lease_ms
-    by_place = {
+    by_index = {
         others[n]: _lease(queue, others[n + 1 : n + 5], until, suffix, default)
         for n in range(0, len(others), 5)
     }
     pairs = zip(first_runs[::2], first_runs[1::2], strict=True)
     return tuple(
         [
-            by_place.get(n)
+            by_index.get(n)
             or _first_run(queue, *next(pairs), f"{token}{n}{suffix}", started, until, default)
-            for n in range(len(by_place) + len(first_runs) // 2)
+            for n in range(len(by_index) + len(first_runs) // 2)
         ]
     )
 

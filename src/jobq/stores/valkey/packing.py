@@ -74,7 +74,7 @@ def outcome(
 
 
 def note(n: Note, suffix: str) -> list[Any]:
-    """The arguments of a note. Its token ends with `suffix` (see `places.Place`)."""
+    """The arguments of a note. Its token ends with `suffix` (see `partitions.Partition`)."""
     lines = n.lines[-LOG_LINES:]
     token = n.lease.token.removesuffix(suffix)
     number = min(n.saved_number, MAX_CHECKPOINTS)

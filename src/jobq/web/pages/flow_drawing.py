@@ -62,11 +62,11 @@ def draw(graph: FlowGraph) -> Drawing:
     between += [(len(groups) + n, waiter) for n, (waiter, _) in enumerate(more)]
     layout = lay_out(len(groups) + len(more), between)
     boxes = [
-        _box(graph, group, folded, layout.places[n])
+        _box(graph, group, folded, layout.positions[n])
         for n, (group, folded) in enumerate(zip(groups, rest, strict=True))
     ]
     boxes += [
-        Box(*layout.places[len(groups) + n], node=None, jobs=hidden, counts={})
+        Box(*layout.positions[len(groups) + n], node=None, jobs=hidden, counts={})
         for n, (_, hidden) in enumerate(more)
     ]
     return Drawing(
@@ -80,10 +80,10 @@ def draw(graph: FlowGraph) -> Drawing:
     )
 
 
-def _box(graph: FlowGraph, group: list[int], folded: bool, place: tuple[int, int]) -> Box:
+def _box(graph: FlowGraph, group: list[int], folded: bool, position: tuple[int, int]) -> Box:
     counts = Counter(graph.nodes[n].state for n in group)
     node = None if folded else graph.nodes[group[0]]
-    return Box(*place, node=node, jobs=len(group), counts=dict(counts))
+    return Box(*position, node=node, jobs=len(group), counts=dict(counts))
 
 
 def _folded(graph: FlowGraph, layers: list[int]) -> tuple[list[list[int]], list[bool]]:

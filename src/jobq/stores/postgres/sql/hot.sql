@@ -26,7 +26,7 @@ SET mode = $1, paused = $2, listed = $3, held_ms = $4, rate = $5, settings = $6,
     plain = $8, kept_ms = $9
 WHERE qid = $10;
 
--- name: places: a block of places at the back of all queues, and the time
+-- name: seqs: a block of places at the back of all queues, and the time
 SELECT nextval('places'), {time};
 
 -- name: time: the time, after a wait for a lock
