@@ -244,7 +244,7 @@ class TenantRules:
     async def admit_fires(
         self, store: Store, fires: Sequence[Fire], *, late_ms: int
     ) -> tuple[list[bool], Reservation]:
-        """Which of these fires the quotas of their tenants allow, and the room that is reserved for their jobs.
+        """Which of these fires the quotas of their tenants allow, and the room for their jobs.
 
         The fires of one schedule end with the first one that does not fit. A time before `late_ms`
         is one to catch up on, so it also waits for the submit rate.
@@ -362,7 +362,7 @@ class TenantRules:
             if (most := self.limits(tenant).max_active) is not None
         }
         for tenant, most in bounded.items():
-            await self._usage_of(tenant).look_for_room(store, most)
+            await self._usage_of(tenant).recount(store, most)
         # From here nothing waits, so no other claim gets the same room.
         starts = Starts()
         for tenant in {lease.queue.tenant for lease in ending}:
@@ -785,7 +785,7 @@ class _Usage:
 
     # ── active jobs ──
 
-    async def look_for_room(self, store: Store, most: int) -> None:
+    async def recount(self, store: Store, most: int) -> None:
         """Count again if the last count is old, or says that no job may start."""
         async with self._counting:
             age = self._clock() - self._counted_at

@@ -10,7 +10,7 @@ from typing import NamedTuple, Self
 
 from jobq.api import info
 from jobq.api.context import QueueContext
-from jobq.client.deadline import LOOK_AGAIN
+from jobq.client.deadline import CHECK_AGAIN_S
 from jobq.core import checks
 from jobq.core.checks import shown
 from jobq.core.event_records import EventRecord
@@ -113,7 +113,7 @@ class EventStream(AsyncIterator[info.Event]):
         lost."""
         async with (await self._begin()).listening() as grown:
             if not await self._read():
-                await grown.next(LOOK_AGAIN)
+                await grown.next(CHECK_AGAIN_S)
 
 
 def _with_positions(records: Sequence[EventRecord], start: StreamPosition) -> list[info.Event]:

@@ -160,7 +160,7 @@ class BulkChange:
         began_ms: int | None = None,
         pace: float | None = None,
         max_jobs: int | None = None,
-        max_looks: int | None = None,
+        max_compared: int | None = None,
         cursor: str | None = None,
         on_progress: OnProgress | None = None,
         oldest_first: bool = False,
@@ -176,7 +176,7 @@ class BulkChange:
         )
         self._pace = None if pace is None else checks.check_number(pace, "pace", low=0.001)
         self._max_jobs = None if max_jobs is None else checks.check_int(max_jobs, "max_jobs")
-        self._max_looks = max_looks
+        self._max_compared = max_compared
         if cursor is not None and not isinstance(cursor, str):
             raise InvalidJob(f"cursor={checks.shown(cursor)} is not a cursor")
         self._resume_at = self._matching.begin(cursor)
@@ -187,12 +187,12 @@ class BulkChange:
         """When the first part of the operation began."""
 
     async def run(self) -> BulkProgress:
-        """Change the jobs, up to `max_jobs`, after looking at `max_looks` jobs at most."""
+        """Change the jobs, up to `max_jobs`, after looking at `max_compared` jobs at most."""
         if self.began_ms is None:
             self.began_ms = await self._start()
         at: SelectionCursor | None = replace(self._resume_at, began_ms=self.began_ms)
         self._loop_began = asyncio.get_running_loop().time()
-        while at is not None and (size := self._looks) > 0:
+        while at is not None and (size := self._page_size) > 0:
             records, following = await self._matching.page(at, size)
             # An interrupted page is read again from its beginning. Jobs that were changed are not
             # selected again: they are in another state, or have ended since the start.
@@ -243,9 +243,9 @@ class BulkChange:
         return step if self._max_jobs is None else min(step, self._max_jobs - self._changed)
 
     @property
-    def _looks(self) -> int:
-        """How many jobs the next page may have; 0 if `max_looks` is reached."""
-        left = PAGE if self._max_looks is None else self._max_looks - self._matching.effort
+    def _page_size(self) -> int:
+        """How many jobs the next page may have; 0 if `max_compared` is reached."""
+        left = PAGE if self._max_compared is None else self._max_compared - self._matching.effort
         return min(PAGE, left)
 
     def _progress(self, at: SelectionCursor | None) -> BulkProgress:

@@ -22,7 +22,7 @@ MAX_PAGE = 1_000
 """Jobs of one page that a request may ask for. A page of large jobs still fits into one message."""
 _REQUEST = 100
 """Jobs of a page if a request names no number."""
-LOOKS = 2_000
+MAX_COMPARED = 2_000
 """Jobs that a bounded call compares with the criteria: a fraction of a second."""
 
 Parameters = Callable[[str], Sequence[str]]
@@ -198,7 +198,7 @@ async def listed(
     matching = Matching(store, queue, criteria, oldest_first=oldest_first)
     at: SelectionCursor | None = matching.begin(cursor)
     found: list[JobRecord] = []
-    while at is not None and len(found) < limit and matching.effort < LOOKS:
+    while at is not None and len(found) < limit and matching.effort < MAX_COMPARED:
         records, at = await matching.page(at, limit - len(found))
         found += records
     return Listed(found, "" if at is None else pack_cursor(at), matching.effort)

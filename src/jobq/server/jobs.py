@@ -115,8 +115,8 @@ class JobService:
         key = convert.job_key(caller.queue(request.queue, request.tenant), request.id)
         if request.follow:
             deadline = self._stopping.deadline(None)
-            async for look in following.looks(caller.session, key, None, deadline):
-                for reply in _lines(look.lines):
+            async for update in following.updates(caller.session, key, None, deadline):
+                for reply in _lines(update.lines):
                     yield reply
             return
         await _found(key, caller)

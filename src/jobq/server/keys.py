@@ -234,7 +234,7 @@ class JwksSource:
             self.failures += 1
             log.warning("the key set cannot be read, and the old keys stay in use: %s", e)
 
-    async def look_for_more(self) -> bool:
+    async def fetch_more(self) -> bool:
         """Read the set for a key that is missing. False if it was read only seconds ago."""
         if self._clock() - self._read_at < _RETRY_S:
             return False

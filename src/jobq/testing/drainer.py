@@ -20,7 +20,7 @@ from jobq.engine.slots import Bell, Slots
 from jobq.stores.base import Store
 from jobq.testing.inline import CallPlain, InlineExecutors, InlineRunner
 
-_LOOK_AGAIN = 0.02
+_CHECK_AGAIN_S = 0.02
 """Seconds after which `drain` looks for jobs that a running handler may have enqueued."""
 
 
@@ -88,7 +88,7 @@ class Drainer:
                 continue
             if runner.open or claim is None:
                 # With free slots, look again soon: a running job may wait for one it enqueued.
-                await self._bell.wait(_LOOK_AGAIN if self._slots.free else None)
+                await self._bell.wait(_CHECK_AGAIN_S if self._slots.free else None)
             elif not settled.leases:
                 return settled.next_due_ms
 

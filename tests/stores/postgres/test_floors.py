@@ -144,7 +144,7 @@ def test_looks_from_the_beginning_take_a_bounded_share_of_the_time() -> None:
     leader.saw(100, 5, 0.0)
     leader.saw(200, 105, held.HELD_S)
     assert leader.full(10.0)
-    leader.looked(10.0, 12.0)
+    leader.scanned(10.0, 12.0)
     assert not leader.full(12.0 + 2 * held.SHARE - 1)
     assert leader.full(12.0 + 2 * held.SHARE)
 
@@ -153,9 +153,9 @@ def test_floors_stay_until_a_look_from_the_beginning_is_fast_again() -> None:
     leader = Held()
     leader.saw(100, 5, 0.0)
     leader.saw(200, 105, held.HELD_S)
-    leader.looked(10.0, 12.0)
+    leader.scanned(10.0, 12.0)
     leader.saw(300, 3, 20.0)
     assert not leader.held
     assert leader.floors
-    leader.looked(40.0, 40.001)
+    leader.scanned(40.0, 40.001)
     assert not leader.floors

@@ -17,7 +17,7 @@ from tests.stores.postgres.servers import Server, ask
 @pytest.fixture
 async def desk(server: Server, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Desk]:
     """A queue of a store that looks at the slots with every tick."""
-    monkeypatch.setattr(log_segments, "LOOK_S", 0.0)
+    monkeypatch.setattr(log_segments, "CHECK_S", 0.0)
     monkeypatch.setattr(log_segments, "READ_S", 0.0)
     async with open_store(server.url) as store:
         yield Desk(store, fresh_queue(), FakeClock())

@@ -1,12 +1,12 @@
 """The time of a store: the server's clock, which never goes back (core/clock.py).
 
-A handle knows how far its own clock is from the server's, and looks again every `LOOK_S`. So a call
-needs no round trip to know the time, and clients whose clocks are wrong agree with each other. Each
-look says that the difference is inside an interval, as long as the round trip. The handle keeps the
-part that all looks have in common, which is far shorter, and uses its lower end: its time is never
-ahead of the server's.
+A handle knows how far its own clock is from the server's, which it reads again every `REFRESH_S`.
+So a call needs no round trip to know the time, and clients whose clocks are wrong agree with each
+other. Each reading says that the difference is inside an interval, as long as the round trip. The
+handle keeps the part that all readings have in common, which is far shorter, and uses its lower
+end: its time is never ahead of the server's.
 
-The server's clock may be set between two looks, and handles would learn of it one after the other.
+The server's clock may be set between two readings, and handles would learn of it one after the other.
 So whatever continues the life of a job takes its time from the server while the job or its queue is
 locked: the reply to the lock has it (`time_of_reply`). This time is not earlier than any other that
 was used for the job before, and a handle that sees a difference looks again with its next call. If
@@ -29,10 +29,10 @@ import msgspec
 from jobq.core.clock import Anchor, steady
 from jobq.stores.base import Clock
 
-LOOK_S = 30.0
+REFRESH_S = 30.0
 """Seconds between two looks at the server's clock. Clocks of machines drift by less than 1 ms in
 this time."""
-LOOKS = 4
+READINGS = 4
 """Looks of a new handle. The shortest of a few round trips is rarely disturbed."""
 DRIFT = 20e-6
 """Seconds per second by which two clocks may drift apart."""
@@ -60,8 +60,8 @@ class StoreClock:
         self.injected = clock is not None
         # Seconds: the server's time minus this machine's `elapsed`, and where it can be.
         self._offset, self._low, self._high = 0.0, -inf, inf
-        self._looks = 0
-        self._looked_at = 0.0
+        self._readings = 0
+        self._read_at = 0.0
         self._doubted_at = -inf
         self._seen_ms = self._saved_ms = 0
         self._anchor: Anchor | None = None
@@ -70,17 +70,17 @@ class StoreClock:
 
     def stale(self) -> bool:
         """Whether it is time to look at the server's clock again."""
-        return self._looks < LOOKS or elapsed() - self._looked_at >= LOOK_S
+        return self._readings < READINGS or elapsed() - self._read_at >= REFRESH_S
 
     def doubtful(self) -> bool:
         """Another handle has used a later time. Returns whether the next call looks again."""
         now = elapsed()
         if now - self._doubted_at < DOUBT_S:
             return False
-        self._doubted_at, self._looks = now, 0
+        self._doubted_at, self._readings = now, 0
         return True
 
-    def looked(
+    def observe(
         self, server_s: float, sent: float, received: float, saved: str | None, latest: int | None
     ) -> None:
         """The server's time, when the question was sent and its reply received (by `elapsed`), what
@@ -88,8 +88,8 @@ class StoreClock:
         """
         with self._lock:
             self._learn(server_s, sent, received)
-            self._looks += 1
-            self._looked_at = received
+            self._readings += 1
+            self._read_at = received
             self._seen_ms = max(self._seen_ms, latest or 0)
             if saved is not None:
                 saved_ms, anchor = msgspec.json.decode(saved, type=tuple[int, Anchor | None])
@@ -105,11 +105,11 @@ class StoreClock:
             return self.read()
         received = elapsed()
         with self._lock:
-            drift = DRIFT * (received - self._looked_at)
+            drift = DRIFT * (received - self._read_at)
             low, high = ms / 1000 - received, (ms + 1) / 1000 - sent
             if low > self._high + drift or high < self._low - drift:  # a clock was set
                 self._learn(ms / 1000, sent, received)
-                self._looks = 0  # a look knows it more exactly
+                self._readings = 0  # a reading knows it more exactly
         return self._steady(ms)
 
     def heard(self, ms: int) -> None:
@@ -118,7 +118,7 @@ class StoreClock:
             self._seen_ms = max(self._seen_ms, ms)
 
     def _learn(self, server_s: float, sent: float, received: float) -> None:
-        drift = DRIFT * (received - self._looked_at)
+        drift = DRIFT * (received - self._read_at)
         low, high = server_s - received, server_s - sent
         if high < self._low - drift:  # it was set back: time continues from where it is
             self._seen_ms = max(self._seen_ms, int((received + self._offset) * 1000))

@@ -167,7 +167,7 @@ class ConnectionThread:
             self._committing = True
             return request.work(link, *request.args)
         while owner.clock.stale() or not owner.incarnation:
-            self._look(link)
+            self._read_server(link)
         if request.kind is Kind.FAST:
             self._committing = True
             return request.work(link, *owner.clock.read(), *request.args)
@@ -217,16 +217,16 @@ class ConnectionThread:
             if notice.address == box.address:
                 box.deliver(notice)
 
-    def _look(self, link: Link) -> None:
+    def _read_server(self, link: Link) -> None:
         """Read the server's clock, and check that the tables still have a layout that is known."""
         owner = self._owner
         self._begin(link, BEGIN_READ)
-        found = session.look(link)
+        found = session.read_state(link)
         schema.check(found.oldest, link, owner.address)
         link.command(b"COMMIT")
         link.wait()
         owner.incarnation, owner.log = found.incarnation, found.log or owner.log
-        owner.clock.looked(found.server_s, found.sent, found.received, found.clock, found.latest)
+        owner.clock.observe(found.server_s, found.sent, found.received, found.clock, found.latest)
 
     def _undo(self) -> None:
         """Roll back what the request has begun."""

@@ -173,7 +173,7 @@ class Floors:
     """The floors of a handle. Its connections share them."""
 
     def __init__(self) -> None:
-        self.next_look = 0.0
+        self.next_ask = 0.0
         """When the handle asks again whether to use floors (monotonic clock)."""
         self._until = 0.0
         self._lock = threading.Lock()

@@ -17,7 +17,7 @@ from jobq.stores.postgres.tx import PostgresTx
 
 SQL = load("log_segments.sql")
 
-LOOK_S = 60.0
+CHECK_S = 60.0
 """Seconds between two looks at the segments."""
 OLD_H = 3
 """Hours after which a segment may be truncated. Transactions that still write to it hold a lock."""
@@ -46,13 +46,15 @@ class Segment(NamedTuple):
     needed: bool
 
 
-def look(tx: PostgresTx) -> list[Segment]:
+def find_due(tx: PostgresTx) -> list[Segment]:
     """The segments that something should happen to now. Most calls return none at once."""
     now = time.monotonic()
     if now < tx.memory.next_segments:
         return []
-    tx.memory.next_segments = now + LOOK_S
-    return due([Segment(*row) for row in tx.execute(SQL["look"]).fetchall()], tx.memory.free, now)
+    tx.memory.next_segments = now + CHECK_S
+    return due(
+        [Segment(*row) for row in tx.execute(SQL["segments"]).fetchall()], tx.memory.free, now
+    )
 
 
 def due(segments: list[Segment], free: dict[int, float], now: float) -> list[Segment]:
@@ -85,7 +87,7 @@ def truncate(tx: PostgresTx, segment: int) -> None:
         if e.sqlstate != "55P03":
             raise
         raise Busy from None
-    found = next(Segment(*row) for row in tx.execute(SQL["look"]) if row[0] == segment)
+    found = next(Segment(*row) for row in tx.execute(SQL["segments"]) if row[0] == segment)
     if found.unnumbered or found.needed or found.hours < OLD_H:
         raise Busy  # the server's clock was set back, and the segment is written again
     tx.link.command(f"TRUNCATE {tables}".encode())

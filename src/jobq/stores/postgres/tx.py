@@ -332,7 +332,7 @@ class PostgresTx(LoggingTx):
             if ended_too:
                 self.memory.floors.nothing_past(qid, self.now, self._began, ended)
 
-    def look_at_ended(self, qid: int) -> None:
+    def read_oldest_ended(self, qid: int) -> None:
         """Remember which records of ended jobs are the oldest, if somebody holds a snapshot."""
         if not self._uses_floors:
             return

@@ -270,7 +270,7 @@ class Dialect(ABC):
 
     # ── upkeep ────────────────────────────────────────────────────────────────────────────────────
 
-    def looked(self, queue: QueueRow) -> bool:
+    def nothing_is_due(self, queue: QueueRow) -> bool:
         """Whether nothing of a queue is due, because a call has looked in this millisecond."""
         return False
 

@@ -42,7 +42,7 @@ from jobq.stores.relational.tx import Tx
 
 DAY = 24 * 60
 """Minutes of a day: the longest time that metrics cover."""
-_LOOK = 1000
+_MAX_READ = 1000
 """Rows that one `find` reads at the most, when its filter matches few of them."""
 _SKIP = 10_000
 """Rows of an index that one `skip` passes at the most: a few milliseconds."""
@@ -139,11 +139,11 @@ def find(tx: Tx, filter: Filter, cursor: str | None, limit: int, until: str | No
     first, after = (0, sections[0].start) if cursor is None else _parsed(cursor, sections)
     end, last = (len(sections) - 1, None) if until is None else _parsed(until, sections)
     found: list[JobRecord] = []
-    looked = 0
+    read = 0
     for n, section in enumerate(sections[first : end + 1], first):
         if n > first:
             after = section.start
-        most = _LOOK - looked
+        most = _MAX_READ - read
         if filter.name is None and filter.key is None:
             most = min(most, max(1, limit - len(found)))
         parameters = (queue.qid, most, *after, *section.more)
@@ -151,7 +151,7 @@ def find(tx: Tx, filter: Filter, cursor: str | None, limit: int, until: str | No
             job = tx.read_job(row)
             if last is not None and n == end and section.is_after(section.order(job), last):
                 return Page(records=tuple(found))
-            looked += 1
+            read += 1
             if _matches(job, filter, tx.now):
                 found.append(_with_family(tx, job, filter.queue))
             if len(found) >= limit or nth == most:

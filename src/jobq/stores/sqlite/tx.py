@@ -265,12 +265,12 @@ class SqliteTx(Tx):
     def reachable(self, address: Sequence[Any]) -> bool:
         return alive(address[1])
 
-    def looked(self, queue: QueueRow) -> bool:
+    def nothing_is_due(self, queue: QueueRow) -> bool:
         """Jobs that are written in a millisecond are due in a later one."""
-        return self.memory.looked_ms.get(queue.qid) == self.now
+        return self.memory.nothing_due_ms.get(queue.qid) == self.now
 
     def found_nothing(self, queue: QueueRow) -> None:
-        self.memory.looked_ms[queue.qid] = self.now
+        self.memory.nothing_due_ms[queue.qid] = self.now
 
     def patrol(self, queues: Sequence[QueueRow], limit: int) -> None:
         """Repair jobs that no index finds, and waiting jobs that no claim finds."""

@@ -26,7 +26,7 @@ from jobq.stores.valkey.sleepers import Sleepers
 
 log = logging.getLogger("jobq")
 
-_FIRST_LOOK = 8
+_FIRST_PEEK = 8
 """Queues or partitions that a claim looks into first.
 
 It looks into the others only if these do not fill it. So while jobs wait everywhere, a claim costs
@@ -106,7 +106,7 @@ class Settling:
             await sleepers.stop_looking(worker)
             queues: Sequence[QueueName] = ()
         else:
-            sleepers.looked_in[worker] = queues = then.queues
+            sleepers.claimed_from[worker] = queues = then.queues
         repeated, asleep = last is None or last == call, sleepers.slots.get(worker, 1) > 0
         by = Caller(worker, call, lane, repeated, asleep, True)
         if (
@@ -143,10 +143,10 @@ class Settling:
         if by.repeated:
             await self._claim_at(claims, by_partition, by, then, total)
         else:
-            first, rest = claims[:_FIRST_LOOK], claims[_FIRST_LOOK:]
-            await self._look_and_claim(first, by_partition, by, then, total, more=bool(rest))
+            first, rest = claims[:_FIRST_PEEK], claims[_FIRST_PEEK:]
+            await self._peek_and_claim(first, by_partition, by, then, total, more=bool(rest))
             if rest:
-                await self._look_and_claim(rest, by_partition, by, then, total)
+                await self._peek_and_claim(rest, by_partition, by, then, total)
         if not total.leases and not outcomes and not total.left:
             await self._fall_asleep(claims, by, then, total)
         elif by.asleep:
@@ -158,7 +158,7 @@ class Settling:
         """Whether the worker is asleep in the partitioned queues that it claims from."""
         return (
             self._sleepers.rests(worker) is not None
-            and set(then.queues) == set(self._sleepers.looked_in.get(worker, ()))
+            and set(then.queues) == set(self._sleepers.claimed_from.get(worker, ()))
             and all(self._partitions.known.get(queue, 1) > 1 for queue in then.queues)
         )
 
@@ -185,7 +185,7 @@ class Settling:
             total.dues.append(int((left or 0) * 1000))
         return total.settled()
 
-    async def _look_and_claim(
+    async def _peek_and_claim(
         self,
         claims: list[Partition],
         outcomes: dict[Partition, list[AnyOutcome]],

@@ -41,7 +41,7 @@ class Sleepers:
     def __init__(self, servers: Servers, calls: Calls, partitions: Partitions) -> None:
         self.slots: dict[str, int] = {}
         """The free slots with which a worker is recorded as asleep; 0 if it is awake."""
-        self.looked_in: dict[str, Sequence[QueueName]] = {}
+        self.claimed_from: dict[str, Sequence[QueueName]] = {}
         """The queues in which a worker may be recorded as asleep."""
         self.rest_until: dict[str, float] = {}
         """Until when a worker that is recorded as asleep need not look for work (loop time)."""
@@ -81,7 +81,7 @@ class Sleepers:
 
         Jobs that come, or have just woken it, are for others.
         """
-        queues = self.looked_in.pop(worker, ())
+        queues = self.claimed_from.pop(worker, ())
         if queues and self.slots.get(worker, 1) > 0:
             await self.set_awake(worker, {self._partitions.space.prefix(queue) for queue in queues})
             self.slots[worker] = 0

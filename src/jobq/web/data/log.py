@@ -173,7 +173,7 @@ class _Times:
         while high - low > 1:
             offset = self._guess(low, high, at_ms) if even else (low + high) // 2
             even = not even
-            self._first_after[offset] = first = await self._look(offset)
+            self._first_after[offset] = first = await self._read_first(offset)
             if first < at_ms:
                 low = offset
             else:
@@ -188,7 +188,7 @@ class _Times:
         share = (at_ms - early) / (late - early)
         return max(low + 1, min(high - 1, low + round(share * (high - low))))
 
-    async def _look(self, offset: int) -> float:
+    async def _read_first(self, offset: int) -> float:
         page = await self._store.read_events(self._queue, after=str(offset), limit=1)
         if not page.events:
             return inf

@@ -1,7 +1,7 @@
 -- The segments of the event log (the column `slot`): which are old, what of them is
 -- still needed, and their end.
 
--- name: look: for each segment: how many hours ago it was written, whether it has rows, entries
+-- name: segments: for each segment: how many hours ago it was written, whether it has rows, entries
 -- without numbers, and entries that readers may still read
 SELECT slot,
     ((extract(epoch FROM clock_timestamp())::bigint / 3600 - slot) % 8)::integer AS age,
