@@ -21,12 +21,12 @@ from jobq.core.defaults import LOG_LINES
 from jobq.core.records import JobKey, JobRecord, Signal, Topic
 
 _PACE_S = 0.1
-"""Seconds between two looks at the job that only the log of the queue has caused. A busy queue logs
+"""Seconds between two reads of the job that only the log of the queue has caused. A busy queue logs
 hundreds of times per second, mostly about other jobs."""
 
 
 class JobUpdate(NamedTuple):
-    """A job as it was found, and the lines that it has logged since the look before."""
+    """A job as it was found, and the lines that it has logged since the last update."""
 
     record: JobRecord
     lines: Sequence[str]
@@ -41,8 +41,8 @@ async def updates(
 ) -> AsyncGenerator[JobUpdate, None]:
     """Yield the job as it is now, then after each change, until it has ended.
 
-    Several changes in a row may be one look. If nothing changes for `repeat_s`, the job is yielded
-    again. Raises what `waiting.ended` raises.
+    Several changes in a row may be one update. If nothing changes for `repeat_s`, the job is
+    yielded again. Raises what `waiting.ended` raises.
     """
     topics = [Topic("ended", *job), Topic("noted", *job), Topic("log", job.queue, None)]
     eyes = _Eyes(session, job, life, repeat_s)
@@ -80,7 +80,7 @@ class _Eyes:
 
     async def update(self, heard: Set[str]) -> JobUpdate | None:
         """The job, if it has changed or is to be repeated. `heard`: the signals since the last
-        look."""
+        update."""
         known = None if self.record is None else self.record.created_ms
         record = await read_job(self._session, self._job, self._life, known)
         lines: Sequence[str] = ()

@@ -187,7 +187,7 @@ class BulkChange:
         """When the first part of the operation began."""
 
     async def run(self) -> BulkProgress:
-        """Change the jobs, up to `max_jobs`, after looking at `max_compared` jobs at most."""
+        """Change the jobs, up to `max_jobs`, after comparing `max_compared` jobs at most."""
         if self.began_ms is None:
             self.began_ms = await self._start()
         at: SelectionCursor | None = replace(self._resume_at, began_ms=self.began_ms)

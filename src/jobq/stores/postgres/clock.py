@@ -6,15 +6,15 @@ other. Each reading says that the difference is inside an interval, as long as t
 handle keeps the part that all readings have in common, which is far shorter, and uses its lower
 end: its time is never ahead of the server's.
 
-The server's clock may be set between two readings, and handles would learn of it one after the other.
-So whatever continues the life of a job takes its time from the server while the job or its queue is
-locked: the reply to the lock has it (`time_of_reply`). This time is not earlier than any other that
-was used for the job before, and a handle that sees a difference looks again with its next call. If
-the clock was set back, each handle continues at the speed of its own machine, so all have the same
-time.
+The server's clock may be set between two readings, and handles would learn of it one after the
+other. So whatever continues the life of a job takes its time from the server while the job or its
+queue is locked: the reply to the lock has it (`time_of_reply`). This time is not earlier than any
+other that was used for the job before, and a handle that sees a difference reads the clock again
+with its next call. If the clock was set back, each handle continues at the speed of its own
+machine, so all have the same time.
 
 `meta` has the latest time, for handles that open later: a tick stores it once per `SAVED_MS`, and
-any write stores it when the server's clock was set back. A look also reads the end of the log, in
+any write stores it when the server's clock was set back. A reading includes the end of the log, in
 case nobody has stored a later time.
 """
 
@@ -30,14 +30,14 @@ from jobq.core.clock import Anchor, steady
 from jobq.stores.base import Clock
 
 REFRESH_S = 30.0
-"""Seconds between two looks at the server's clock. Clocks of machines drift by less than 1 ms in
+"""Seconds between two readings of the server's clock. Clocks of machines drift by less than 1 ms in
 this time."""
 READINGS = 4
 """Looks of a new handle. The shortest of a few round trips is rarely disturbed."""
 DRIFT = 20e-6
 """Seconds per second by which two clocks may drift apart."""
 DOUBT_S = 1.0
-"""Seconds between two looks because another handle has used a later time. If a look does not
+"""Seconds between two readings because another handle has used a later time. If one does not
 explain it, the time came with a job from another store."""
 SAVED_MS = 10_000
 """Milliseconds between two times that are stored. If the clock is set back while no handle is open,
@@ -69,11 +69,11 @@ class StoreClock:
         self._lock = threading.Lock()
 
     def stale(self) -> bool:
-        """Whether it is time to look at the server's clock again."""
+        """Whether it is time to read the server's clock again."""
         return self._readings < READINGS or elapsed() - self._read_at >= REFRESH_S
 
     def doubtful(self) -> bool:
-        """Another handle has used a later time. Returns whether the next call looks again."""
+        """Another handle has used a later time. Returns whether the next call reads again."""
         now = elapsed()
         if now - self._doubted_at < DOUBT_S:
             return False

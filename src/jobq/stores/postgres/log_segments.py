@@ -18,7 +18,7 @@ from jobq.stores.postgres.tx import PostgresTx
 SQL = load("log_segments.sql")
 
 CHECK_S = 60.0
-"""Seconds between two looks at the segments."""
+"""Seconds between two checks of the segments."""
 OLD_H = 3
 """Hours after which a segment may be truncated. Transactions that still write to it hold a lock."""
 MOVE_H = 5

@@ -27,7 +27,7 @@ _Fields = tuple[str, str, str, str, str | None]
 _DEAF = "-"
 """What the address of a mailbox without a channel begins with."""
 POLL_S = 1.0
-"""Seconds between two looks of a handle without a channel (listen=no). Each costs an idle worker a
+"""Seconds between two polls of a handle without a channel (listen=no). Each costs an idle worker a
 claim, and a caller that waits for a job a read."""
 
 

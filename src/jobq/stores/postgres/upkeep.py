@@ -37,7 +37,7 @@ class Todo(NamedTuple):
 
 
 class TickPlan(NamedTuple):
-    """A look at the next queues: all of them, and those that need a tick, in order."""
+    """The next queues: all of them, and those that need a tick, in order."""
 
     qids: list[int]
     todo: list[Todo]
@@ -84,7 +84,7 @@ def _some(keyed: list[Todo], memory: PostgresMemory) -> list[Todo]:
 
 
 def record_progress(memory: PostgresMemory, plan: TickPlan, stopped_at: Todo | None) -> bool:
-    """Remember how far a tick has got: through all queues of its look, or up to one that it could
+    """Remember how far a tick has got: through all queues of its plan, or up to one that it could
     not visit. Returns whether this round has more queues."""
     done = plan.qids if stopped_at is None else plan.qids[: plan.qids.index(stopped_at.qid)]
     if done:
