@@ -90,14 +90,14 @@ def _calls() -> Iterator[str]:
 
 
 def _cell(door: Door) -> str:
-    return re.sub(r"\b(produce|work|read|admin)\b", r"`\1`", door.said())
+    return re.sub(r"\b(produce|work|read|admin)\b", r"`\1`", door.in_words())
 
 
 def wrong_comments(name: str, text: str) -> Iterator[str]:
     """The RPCs of a .proto file whose comments do not say what they need."""
     for comment, rpc in _RPC.findall(text):
         words = " ".join(line.strip(" /") for line in comment.splitlines())
-        expected = f"Scope: {RPCS[rpc].said()}."
+        expected = f"Scope: {RPCS[rpc].in_words()}."
         if not words.endswith(expected) or words.count("Scope") != 1:
             yield f"{name}.proto: the comment of {rpc} must end with `{expected}`"
 

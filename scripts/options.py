@@ -17,7 +17,7 @@ from pathlib import Path
 
 from jobq.core.options import APPLIED, BY_NAME, FIELDS, OPTIONS, TASK_OPTIONS, Option
 from jobq.core.records import JobSpec, Lease
-from jobq.stores.relational.options import MARKS_AT, Marks
+from jobq.stores.relational.options import STORE_FIELDS_AT, StoreFields
 
 ROOT = Path(__file__).resolve().parent.parent
 FILES = (
@@ -82,20 +82,22 @@ _CONSTANTS = {"0": "_ZERO", "1": "_ONE", "()": "_NOTHING"}
 
 def packed() -> Lines:
     """The fields of StoredOptions of the SQL stores, in the order of the array."""
-    places = {place: _mark(name) for name, place in MARKS_AT.items()}
+    positions = {position: _store_field(name) for name, position in STORE_FIELDS_AT.items()}
     for option in FIELDS:
         if option.kind == "unique" and option.packed is not None:
             parts = ("lock: str", "lock_mode: UniqueMode", "lock_ttl_ms: int")
-            places |= {option.packed + n: f"{part} | None = None" for n, part in enumerate(parts)}
+            positions |= {
+                option.packed + n: f"{part} | None = None" for n, part in enumerate(parts)
+            }
         elif option.packed is not None:
-            assert option.packed not in places, f"{option.field}: place {option.packed} is taken"
-            places[option.packed] = _declared(option)
-    assert sorted(places) == list(range(len(places))), "a place of the array is free"
-    return (places[place] for place in range(len(places)))
+            assert option.packed not in positions, f"{option.field}: place {option.packed} is taken"
+            positions[option.packed] = _declared(option)
+    assert sorted(positions) == list(range(len(positions))), "a place of the array is free"
+    return (positions[position] for position in range(len(positions)))
 
 
-def _mark(name: str) -> str:
-    kind = Marks.__annotations__[name].__forward_arg__
+def _store_field(name: str) -> str:
+    kind = StoreFields.__annotations__[name].__forward_arg__
     return f"{name}: {kind} = {None if 'None' in kind else 0}"
 
 

@@ -36,7 +36,7 @@ MINUTES = 60
 SEED = 19
 
 
-class Line(NamedTuple):
+class ShownQueue(NamedTuple):
     """A queue of the shop: its tasks, jobs per minute, and milliseconds that a run takes."""
 
     queue: str
@@ -46,12 +46,14 @@ class Line(NamedTuple):
     keys: tuple[str, ...] = ()
 
 
-LINES = (
-    Line("billing", ("charge", "refund", "send_invoice"), 46, 320),
-    Line("emails", ("welcome", "receipt", "digest"), 120, 90),
-    Line("images", ("resize", "optimise"), 24, 1_900, ("acme", "globex", "initech", "umbrella")),
-    Line("reports", ("daily_sales", "export_csv"), 5, 9_500),
-    Line("search", ("index_product", "drop_product"), 64, 45),
+SHOWN_QUEUES = (
+    ShownQueue("billing", ("charge", "refund", "send_invoice"), 46, 320),
+    ShownQueue("emails", ("welcome", "receipt", "digest"), 120, 90),
+    ShownQueue(
+        "images", ("resize", "optimise"), 24, 1_900, ("acme", "globex", "initech", "umbrella")
+    ),
+    ShownQueue("reports", ("daily_sales", "export_csv"), 5, 9_500),
+    ShownQueue("search", ("index_product", "drop_product"), 64, 45),
 )
 ERRORS = {
     "charge": (
@@ -82,26 +84,26 @@ async def past_hour(url: str) -> None:
     async with open_store(url, clock=clock) as store:
         for minute in range(MINUTES):
             began = clock.ms
-            for line in LINES:
-                await _minute(store, clock, dice, line, minute)
+            for shown in SHOWN_QUEUES:
+                await _minute(store, clock, dice, shown, minute)
             clock.ms = max(clock.ms, began + 60_000)
         # Making the hour has taken some seconds. Their jobs are made too, or charts would fall.
         while (left_ms := int(time.time() * 1000) - clock.ms) > 1_000:
             share, began = min(1.0, left_ms / 60_000), clock.ms
-            for line in LINES:
-                part = line._replace(per_minute=max(1, round(line.per_minute * share)))
+            for shown in SHOWN_QUEUES:
+                part = shown._replace(per_minute=max(1, round(shown.per_minute * share)))
                 await _minute(store, clock, dice, part, MINUTES)
             clock.ms = max(clock.ms, began + left_ms)
 
 
 async def _minute(
-    store: Store, clock: FastClock, dice: random.Random, line: Line, minute: int
+    store: Store, clock: FastClock, dice: random.Random, shown: ShownQueue, minute: int
 ) -> None:
-    queue = QueueName("default", line.queue)
+    queue = QueueName("default", shown.queue)
     # Traffic rises over the hour, with a dip in the middle.
     wave = 0.55 + 0.45 * minute / MINUTES - 0.3 * (24 < minute < 32) + dice.uniform(-0.12, 0.12)
-    number = max(1, round(line.per_minute * wave))
-    specs = [_spec(queue, line, minute, n, dice) for n in range(number)]
+    number = max(1, round(shown.per_minute * wave))
+    specs = [_spec(queue, shown, minute, n, dice) for n in range(number)]
     await store.put(specs)
     began, left = clock.ms, number
     while left > 0:
@@ -112,22 +114,22 @@ async def _minute(
         if not found.leases:
             break
         for _ in found.leases:
-            clock.ms += max(1, round(line.run_ms * dice.lognormvariate(-3, 0.7)))
+            clock.ms += max(1, round(shown.run_ms * dice.lognormvariate(-3, 0.7)))
         outcomes = [_outcome(lease, minute, clock.ms) for lease in found.leases]
         await store.settle(outcomes, worker=worker, call=f"{minute}-{left}-end")
         left -= len(found.leases)
     clock.ms = max(began, min(clock.ms, began + 11_000))
 
 
-def _spec(queue: QueueName, line: Line, minute: int, n: int, dice: random.Random) -> JobSpec:
-    task = line.tasks[min(len(line.tasks) - 1, int(dice.expovariate(1.2)))]
+def _spec(queue: QueueName, shown: ShownQueue, minute: int, n: int, dice: random.Random) -> JobSpec:
+    task = shown.tasks[min(len(shown.tasks) - 1, int(dice.expovariate(1.2)))]
     order = 48_000 + minute * 160 + n
     return JobSpec(
         queue=queue,
         id=f"{task[:3]}-{order}",
         name=task,
         payload=f'[["customer {order % 700}"],{{"order":{order}}}]'.encode(),
-        key=dice.choice(line.keys) if line.keys else None,
+        key=dice.choice(shown.keys) if shown.keys else None,
     )
 
 
@@ -173,13 +175,13 @@ class Shop:
     def __init__(self, url: str) -> None:
         self.url = url
         self.queues = {
-            line.queue: Queue(line.queue, url, mode="keyed" if line.keys else "plain")
-            for line in LINES
+            shown.queue: Queue(shown.queue, url, mode="keyed" if shown.keys else "plain")
+            for shown in SHOWN_QUEUES
         }
         self.stop = asyncio.Event()
-        for line in LINES:
-            for task in line.tasks:
-                self._add(self.queues[line.queue], task, line.run_ms / 1000)
+        for shown in SHOWN_QUEUES:
+            for task in shown.tasks:
+                self._add(self.queues[shown.queue], task, shown.run_ms / 1000)
         self._add_slow(self.queues["reports"])
 
     def _add(self, queue: Queue, name: str, seconds: float) -> None:
@@ -288,10 +290,10 @@ async def _traffic(shop: Shop) -> None:
     """New jobs for as long as pictures are taken."""
     dice = random.Random(SEED)
     while True:
-        for line in LINES:
-            key: Any = {"key": dice.choice(line.keys)} if line.keys else {}
-            task = shop.queues[line.queue].task_by_name(dice.choice(line.tasks), **key)
-            number = int(line.per_minute / 60 + dice.random())
+        for shown in SHOWN_QUEUES:
+            key: Any = {"key": dice.choice(shown.keys)} if shown.keys else {}
+            task = shop.queues[shown.queue].task_by_name(dice.choice(shown.tasks), **key)
+            number = int(shown.per_minute / 60 + dice.random())
             await task.enqueue_many([(f"customer {dice.randint(1, 700)}",)] * number)
         await asyncio.sleep(1)
 

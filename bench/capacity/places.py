@@ -20,7 +20,7 @@ from bench.places import Postgres, SqliteFile, place
 from bench.server import running_server
 from jobq.capacity.use import SLOTS
 from jobq.core.records import QueueName
-from jobq.stores.valkey.keys import Space, slot_of
+from jobq.stores.valkey.keys import Space, hash_slot_of
 from tests.stores.valkey.servers import running_cluster
 
 
@@ -98,7 +98,7 @@ def home(queue: str, primaries: int) -> int:
 
 
 def _primary(key: str, primaries: int) -> int:
-    return slot_of(key) * primaries // SLOTS
+    return hash_slot_of(key) * primaries // SLOTS
 
 
 def connections(port: int) -> int:

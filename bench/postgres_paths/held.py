@@ -19,7 +19,7 @@ from jobq.core.queues import QueueConfig, RetentionData
 from jobq.core.records import Claim, Complete
 from jobq.stores import open_store
 from jobq.stores.postgres import claiming, fast, held
-from jobq.stores.postgres.above import ABOVE
+from jobq.stores.postgres.floor_statements import STATEMENTS_WITH_FLOORS
 from jobq.stores.postgres.floors import LAG_S
 from jobq.stores.postgres.queries import SQL
 from jobq.stores.postgres.store import PostgresStore
@@ -125,8 +125,12 @@ async def held_rows(url: str, size: Sizes) -> list[Row]:
             with patched(((fast, "may_exchange", lambda *_: False),)):
                 found.append(await _in_turn(row, put_and_claim, first, second))
             row = Row("floors: of upkeep", f"tick {after}", [], [])
-            upkeep = {sql: above for sql, above in ABOVE.items() if sql not in UPKEEP}
-            without = patch.dict(ABOVE, upkeep, clear=True)
+            upkeep = {
+                sql: floor_statements
+                for sql, floor_statements in STATEMENTS_WITH_FLOORS.items()
+                if sql not in UPKEEP
+            }
+            without = patch.dict(STATEMENTS_WITH_FLOORS, upkeep, clear=True)
             found.append(await _in_turn(row, tick, first, first, without))
     return found
 

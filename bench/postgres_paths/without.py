@@ -81,7 +81,7 @@ WITHOUT = {
     "ask ahead": Without("get reads job after job", ((reading, "get", reads.get),), ("get",)),
     "lanes": Without(
         "one connection per worker",
-        ((connection, "LANES", 1), (PostgresStore, "lanes", 1)),
+        ((connection, "MAX_CONNECTIONS", 1), (PostgresStore, "lanes", 1)),
         ("drain", "keyed"),
     ),
     "exchange": Without(

@@ -139,7 +139,7 @@ async def test_an_operation_looks_at_a_bounded_number_of_jobs_if_asked(queue: Qu
             "cancel",
             actor=None,
             now_ms=context.now_ms(),
-            max_looks=200,
+            max_compared=200,
             cursor=cursor,
         )
         done = await part.run()

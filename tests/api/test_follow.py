@@ -34,8 +34,8 @@ from tests.waiting import PATIENCE_S, until
 @pytest.fixture
 def only_signals(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without a signal, nobody looks at a job again for as long as a test lasts."""
-    monkeypatch.setattr(deadline, "LOOK_AGAIN", 10 * PATIENCE_S)
-    monkeypatch.setattr(following, "LOOK_AGAIN", 10 * PATIENCE_S)
+    monkeypatch.setattr(deadline, "CHECK_AGAIN_S", 10 * PATIENCE_S)
+    monkeypatch.setattr(following, "CHECK_AGAIN_S", 10 * PATIENCE_S)
 
 
 @pytest.fixture
@@ -46,8 +46,8 @@ def no_signals(monkeypatch: pytest.MonkeyPatch) -> None:
         await asyncio.Event().wait()
 
     monkeypatch.setattr(following._Ears, "_listen", deaf)
-    monkeypatch.setattr(deadline, "LOOK_AGAIN", 0.05)
-    monkeypatch.setattr(following, "LOOK_AGAIN", 0.05)
+    monkeypatch.setattr(deadline, "CHECK_AGAIN_S", 0.05)
+    monkeypatch.setattr(following, "CHECK_AGAIN_S", 0.05)
 
 
 async def followed(job: Job[Any], **how: Any) -> list[JobUpdate]:

@@ -51,7 +51,7 @@ def server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Restartab
 @pytest.fixture(autouse=True)
 def looks_often(monkeypatch: pytest.MonkeyPatch) -> None:
     """The caller reads the job all the time, so that it meets every outage."""
-    monkeypatch.setattr(deadline, "LOOK_AGAIN", 0.05)
+    monkeypatch.setattr(deadline, "CHECK_AGAIN_S", 0.05)
 
 
 def doubling(url: str) -> Queue:

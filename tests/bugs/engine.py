@@ -127,7 +127,7 @@ WORKERS = (
         f"{EXECUTORS}/pool/messages.py",
         "State.BUSY: {**dict.fromkeys(_REQUESTS, State.BUSY), Done",
         "State.BUSY: {**dict.fromkeys(_REQUESTS, State.BUSY), Ready: State.IDLE, Done",
-        found_by=("tests/executors/test_line.py", "-k", "says_ready"),
+        found_by=("tests/executors/test_hostile_children.py", "-k", "says_ready"),
     ),
     bug(
         "a process that prints without a pause keeps its worker reading",
@@ -148,7 +148,7 @@ WORKERS = (
     bug(
         "a thread that outlives its job reads the next job of its child",
         "fd1282c8",
-        f"{EXECUTORS}/pool/inside/line.py",
+        f"{EXECUTORS}/pool/inside/worker_connection.py",
         "        if n != self._running:\n            raise JobOver",
         "        if False:\n            raise JobOver",
         found_by=("tests/executors/test_current_job.py", "-k", "outlives_its_job"),

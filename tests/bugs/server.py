@@ -99,18 +99,18 @@ SERVER = (
     bug(
         "errors that callers get name the host of the store",
         "4ce035f1",
-        f"{ACCESS}/told.py",
+        f"{ACCESS}/caller_errors.py",
         "if isinstance(error, JobqError) and not self._is_about_the_store(error):",
         "if isinstance(error, JobqError):",
-        found_by=("tests/server/test_told.py", "-k", "named_to_nobody or bulk"),
+        found_by=("tests/server/test_caller_errors.py", "-k", "named_to_nobody or bulk"),
     ),
     bug(
         "a mistake that repeats the address of the store is told as an outage",
         "changelog: A jq-server refused a call with `UNAVAILABLE`",
-        f"{ACCESS}/told.py",
+        f"{ACCESS}/caller_errors.py",
         "if isinstance(error, _REPEATING):",
         "if False:",
-        found_by=("tests/server/test_told.py", "-k", "told_as_it_is"),
+        found_by=("tests/server/test_caller_errors.py", "-k", "told_as_it_is"),
     ),
     bug(
         "a checkpoint without a number is replaced by an older one",

@@ -9,8 +9,8 @@ TOOLS = (
         "a pass of the relay that fails for one queue sends beside the next pass",
         "da891214",
         "src/jobq/relay/relay.py",
-        "*(lane.tick() for lane in self._lanes.values()), return_exceptions=True\n",
-        "*(lane.tick() for lane in self._lanes.values())\n",
+        "*(shipper.tick() for shipper in self._shippers.values()), return_exceptions=True\n",
+        "*(shipper.tick() for shipper in self._shippers.values())\n",
         found_by=("tests/relay/test_relay.py", "-k", "fails_for_one_queue"),
     ),
     bug(

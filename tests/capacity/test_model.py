@@ -18,7 +18,7 @@ from jobq.capacity.use import (
 from jobq.core.records import QueueName
 from jobq.engine.settings import WorkerSettings
 from jobq.errors import ConfigError
-from jobq.stores.valkey.keys import Space, slot_of
+from jobq.stores.valkey.keys import Space, hash_slot_of
 
 COSTS = default_measured()
 
@@ -72,7 +72,7 @@ def test_partitions_are_placed_as_the_store_places_them() -> None:
     space, counts = Space(), [0, 0, 0]
     for p in range(12):
         key = space.partition_prefix(QueueName("tenant-0", "jobs"), p)
-        counts[slot_of(key) * 3 // 16_384] += 1
+        counts[hash_slot_of(key) * 3 // 16_384] += 1
     assert spread(1, 12, 3) == tuple(n / 12 for n in counts)
 
 

@@ -9,12 +9,12 @@ import pytest
 from jobq.core.codec import JSON, MSGPACK
 from jobq.core.criteria import (
     Criteria,
-    Place,
-    pack_place,
+    SelectionCursor,
+    pack_cursor,
     pattern,
     pause_s,
     step_size,
-    unpack_place,
+    unpack_cursor,
 )
 from jobq.core.records import Failure, JobRecord, QueueName
 from jobq.core.states import State
@@ -120,17 +120,17 @@ def test_a_store_gets_exact_names_and_never_patterns() -> None:
 
 def test_a_place_is_one_word_and_belongs_to_its_criteria() -> None:
     wanted = Criteria(states=(State.WAITING,), name="a")
-    place = Place(wanted.digest, 0, '[1, "key\t\n|/+=", 17]')
-    word = pack_place(place)
+    at = SelectionCursor(wanted.digest, 0, '[1, "key\t\n|/+=", 17]')
+    word = pack_cursor(at)
     assert all(c.isalnum() or c in "-_." for c in word)
-    assert unpack_place(word, wanted.digest, 1) == place
-    assert unpack_place(None, wanted.digest, 1) == Place(wanted.digest)
+    assert unpack_cursor(word, wanted.digest, 1) == at
+    assert unpack_cursor(None, wanted.digest, 1) == SelectionCursor(wanted.digest)
     for other in (Criteria(states=(State.WAITING,), name="b"), Criteria(name="a")):
         with pytest.raises(InvalidJob, match="another selection"):
-            unpack_place(word, other.digest, 1)
+            unpack_cursor(word, other.digest, 1)
     for bad in ("", "x", 'a"b', "ümlaut", "-_-_"):
         with pytest.raises(InvalidJob, match="not a cursor"):
-            unpack_place(bad, wanted.digest, 1)
+            unpack_cursor(bad, wanted.digest, 1)
 
 
 def test_a_pace_is_kept_on_average() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from jobq.core.event_log import joined, passed, places
+from jobq.core.event_log import joined, offsets, passed
 from jobq.errors import InvalidJob
 
 
@@ -19,7 +19,7 @@ from jobq.errors import InvalidJob
     ],
 )
 def test_a_position_has_a_place_in_every_shard(position: str, each: list[str]) -> None:
-    assert places(position, len(each)) == each
+    assert offsets(position, len(each)) == each
     assert joined(each) == position or position == "0"
 
 
@@ -29,7 +29,7 @@ def test_a_position_has_a_place_in_every_shard(position: str, each: list[str]) -
 )
 def test_anything_else_is_refused(position: str, shards: int) -> None:
     with pytest.raises(InvalidJob, match="not a position"):
-        places(position, shards)
+        offsets(position, shards)
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import pytest
 from jobq.core.calls import ArgumentDecoder
 from jobq.core.codec import JSON, MSGPACK, Codec
 from jobq.core.records import Failure, Input, JobKey, QueueName
-from jobq.core.refs import Ref, fill, mark
+from jobq.core.refs import Ref, extract_refs, fill
 from jobq.errors import InvalidJob
 
 QUEUE = QueueName("t", "q")
@@ -31,7 +31,7 @@ def given(id: str, **how: Any) -> Input:
 def test_results_arrive_in_the_place_of_references_and_by_annotation(codec: Codec) -> None:
     def handler(receipts: list[Receipt], by_name: dict[str, Receipt], plain: int) -> None: ...
 
-    args, kwargs, refs = mark(
+    args, kwargs, refs = extract_refs(
         ([Ref("q", "1"), Ref("q", "2")], {"a": Ref("q", "1")}), {"plain": Ref("q", "3")}
     )
     assert [ref.id for ref in refs] == ["1", "2", "1", "3"]
@@ -45,7 +45,7 @@ def test_results_arrive_in_the_place_of_references_and_by_annotation(codec: Code
 
 
 def test_a_failed_job_delivers_none_or_its_failure_by_policy() -> None:
-    args, kwargs, _ = mark((Ref("q", "1"), Ref("q", "2")), {})
+    args, kwargs, _ = extract_refs((Ref("q", "1"), Ref("q", "2")), {})
     assert fill(args, kwargs, [given("1"), given("2", failure=FAILURE)]) == ([None, FAILURE], {})
 
 

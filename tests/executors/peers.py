@@ -45,7 +45,7 @@ Script = Callable[["Peer", Start], None]
 class Peer:
     """Plays a child process: it does what its tests say, and is otherwise as it should be."""
 
-    def __init__(self, child: PlayedChild, line: socket.socket, printed: int) -> None:
+    def __init__(self, child: PlayedChild, connection: socket.socket, printed: int) -> None:
         self.child = child
         self.dead = False
         self.start: Start | None = None  # its last job
@@ -53,11 +53,11 @@ class Peer:
         self.at_ready: Callable[[Peer], None] = lambda peer: peer.say(Ready())
         self.at_stop: Callable[[Peer], None] = lambda peer: None
         self.at_end: Callable[[Peer], None] = lambda peer: peer.die(0)
-        self._line, self._printed = line, printed
+        self._connection, self._printed = connection, printed
         self._frames = Frames()
         self._unsent = b""
         self._loop = asyncio.get_running_loop()
-        self._loop.add_reader(line, self._readable)
+        self._loop.add_reader(connection, self._readable)
 
     def say(self, *messages: FromChild) -> None:
         """Send messages."""
@@ -76,16 +76,16 @@ class Peer:
 
     def hang_up(self) -> None:
         """Close the line, and live on."""
-        self._loop.remove_reader(self._line)
-        self._loop.remove_writer(self._line)
-        self._line.close()
+        self._loop.remove_reader(self._connection)
+        self._loop.remove_writer(self._connection)
+        self._connection.close()
         self._unsent = b""
 
     def die(self, status: int) -> None:
         """End the process."""
         if not self.dead:
             self.dead = True
-            if self._line.fileno() >= 0:
+            if self._connection.fileno() >= 0:
                 self.hang_up()
             os.close(self._printed)
             self.child.process.returncode = status
@@ -98,27 +98,27 @@ class Peer:
         os.pwrite(descriptor, start.n.to_bytes(8, sys.byteorder), 0)
 
     def _write(self) -> None:
-        if self._line.fileno() < 0:
+        if self._connection.fileno() < 0:
             return
         try:
-            sent = self._line.send(self._unsent)
+            sent = self._connection.send(self._unsent)
         except BlockingIOError:
             sent = 0
         except OSError:
             sent = len(self._unsent)
         self._unsent = self._unsent[sent:]
         if self._unsent:
-            self._loop.add_writer(self._line, self._write)
+            self._loop.add_writer(self._connection, self._write)
         else:
-            self._loop.remove_writer(self._line)
+            self._loop.remove_writer(self._connection)
 
     def _readable(self) -> None:
         try:
-            data = self._line.recv(2**16)
+            data = self._connection.recv(2**16)
         except OSError:
             data = b""
         if not data:
-            self._loop.remove_reader(self._line)
+            self._loop.remove_reader(self._connection)
             self.at_end(self)
             return
         for body in self._frames.feed(data):
@@ -187,7 +187,7 @@ def echo(peer: Peer, start: Start) -> None:
 
 
 @dataclass
-class Line:
+class PlayedPool:
     """A worker whose children are played, and its tasks."""
 
     queue: Queue
@@ -225,7 +225,7 @@ async def played(
     timeout: float | None = None,
     grace: float = 0.05,
     **options: Any,
-) -> AsyncIterator[Line]:
+) -> AsyncIterator[PlayedPool]:
     """A worker with two tasks: `innocent` returns its argument, `hostile` does what the test says.
 
     `on_start` is called with every peer before it gets its first message.
@@ -249,4 +249,4 @@ async def played(
     good = queue.task(name="innocent", executor="process", retry=0)(run)
     bad = queue.task(name="hostile", executor="process", retry=0, timeout=timeout, grace=grace)(run)
     async with queue, Worker(queue, **{"pool": 2, "concurrency": 4, **options}) as worker:
-        yield Line(queue, worker, peers, good, bad)
+        yield PlayedPool(queue, worker, peers, good, bad)

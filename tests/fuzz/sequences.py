@@ -1,4 +1,4 @@
-"""Mutated sequences of messages from a child process, for tests/fuzz/test_line.py.
+"""Mutated sequences of messages from a child process, for tests/fuzz/test_child_messages.py.
 
 A sequence begins as one that a child may send while it runs a job. Then pieces of it are repeated,
 dropped, moved, cut, flipped, forged, blown up or replaced.

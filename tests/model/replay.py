@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from jobq.core.records import Claim, JobKey, Lease, LeaseRef, Settled, lane_of
-from tests.simulation.told import Exchanged
+from tests.simulation.shown_calls import Exchanged
 
 
 @dataclass

@@ -358,9 +358,9 @@ async def test_what_was_shipped_is_marked_before_a_gap(store: Store, shelf: Shel
     assert await relay.tick() == 1
     for id in "bcd":
         await put(store, id)
-    lane = next(iter(relay._lanes.values()))
-    lane.position = "2"  # as if the log had dropped the entry of b
+    shipper = next(iter(relay._shippers.values()))
+    shipper.position = "2"  # as if the log had dropped the entry of b
     page = await store.read_events(QUEUE, after="2")
     dropped = msgspec.structs.replace(page.events[0], kind="gap", job="", number=2, id="x-2-0")
-    await lane._ship(msgspec.structs.replace(page, events=(dropped, *page.events)))
+    await shipper._ship(msgspec.structs.replace(page, events=(dropped, *page.events)))
     assert shelf.order[:3] == [("accepted", 1), ("mark", 1), ("gap", 2)]

@@ -116,12 +116,14 @@ def test_an_outcome_does_what_core_says(
         if effect.state in (State.WAITING, State.DELAYED):
             q.clock.advance(delay)
             await q.tick()
-            place = (
+            queue_end = (
                 "front"
                 if effect.returns
-                else outcomes.place_when_due("keyed" if keyed else "plain", started=True, lifo=lifo)
+                else outcomes.queue_end_when_due(
+                    "keyed" if keyed else "plain", started=True, lifo=lifo
+                )
             )
-            assert await order(q) == EXPECTED_ORDER[place]
+            assert await order(q) == EXPECTED_ORDER[queue_end]
 
     table.play(play)
 
@@ -171,8 +173,10 @@ def test_a_job_that_becomes_due_goes_where_core_says(
         assert (await q.get("j")).due_ms == due
         q.clock.advance(delay)
         await q.tick()
-        place = outcomes.place_when_due("keyed" if keyed else "plain", started=False, lifo=lifo)
-        assert await order(q) == EXPECTED_ORDER[place]
+        queue_end = outcomes.queue_end_when_due(
+            "keyed" if keyed else "plain", started=False, lifo=lifo
+        )
+        assert await order(q) == EXPECTED_ORDER[queue_end]
 
     table.play(play)
 

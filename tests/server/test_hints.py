@@ -94,7 +94,7 @@ def sleep(store: Store) -> asyncio.Task[bool]:
 async def test_a_job_of_one_server_wakes_a_worker_of_another(
     postgres: str, valkey: servers.Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(mailbox, "LOOK_S", NEVER_S)  # only a hint can wake
+    monkeypatch.setattr(mailbox, "POLL_S", NEVER_S)  # only a hint can wake
     async with two_servers(planned(postgres, valkey)) as (one, other, _):
         await until(lambda: b"jobq:hints:" in valkey.tell("PUBSUB", "CHANNELS"), "a subscription")
         assert not await claim(one, "1")
@@ -116,7 +116,7 @@ async def test_without_valkey_jobs_still_start_and_the_server_warns(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr(mailbox, "LOOK_S", 0.5)
+    monkeypatch.setattr(mailbox, "POLL_S", 0.5)
     caplog.set_level(logging.INFO, logger="jobq.server")
     with_metrics: list[ServerMetrics] = []
     attach = ServerMetrics.attach

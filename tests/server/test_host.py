@@ -67,10 +67,10 @@ async def test_the_relay_ships_events_while_the_server_runs_and_ends_with_it(
         async with Host(context, [], relay=relay):
             await store.put([JobSpec(queue=queue, id="1", name="send", payload=b"[[],{}]")])
             await until(
-                lambda: any(lane.shipped for lane in relay.status.queues), "the event to be shipped"
+                lambda: any(each.shipped for each in relay.status.queues), "the event to be shipped"
             )
-        shipped = sum(lane.shipped for lane in relay.status.queues)
+        shipped = sum(each.shipped for each in relay.status.queues)
         await store.put([JobSpec(queue=queue, id="2", name="send", payload=b"[[],{}]")])
-        assert sum(lane.shipped for lane in relay.status.queues) == shipped
+        assert sum(each.shipped for each in relay.status.queues) == shipped
         position = await store.ack_events(queue, "relay", None)
         assert position not in (None, "0"), "the relay has acknowledged what it shipped"

@@ -89,8 +89,8 @@ def test_an_outage_is_logged_once_and_its_end_too(
         with monkeypatch.context() as patch:
             patch.setattr(running_server.context.store, "lead", fails)
             for _ in range(20):
-                assert running_server.do(readiness.look()) is not None
-        assert running_server.do(readiness.look()) is None
+                assert running_server.do(readiness.check()) is not None
+        assert running_server.do(readiness.check()) is None
     about = [r.getMessage() for r in caplog.records if "not ready" in r.getMessage()]
     assert len(about) == 2
     assert "10.9.8.7 is gone" in about[0]

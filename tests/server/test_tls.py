@@ -99,7 +99,7 @@ def touch(*paths: Path) -> None:
 async def test_new_connections_use_a_new_certificate_and_open_ones_go_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tls, "_LOOK_S", 0.0)
+    monkeypatch.setattr(tls, "_CHECK_S", 0.0)
     authority = Authority.make()
     ca = authority.write(tmp_path / "ca.crt")
     cert, key = authority.issue(tmp_path, "server")
@@ -136,7 +136,7 @@ async def test_new_connections_use_a_new_certificate_and_open_ones_go_on(
 async def test_a_bad_certificate_leaves_the_old_one_in_use(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(tls, "_LOOK_S", 0.0)
+    monkeypatch.setattr(tls, "_CHECK_S", 0.0)
     authority = Authority.make()
     cert, key = authority.issue(tmp_path, "server")
     good = key.read_bytes()

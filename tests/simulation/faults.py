@@ -58,14 +58,14 @@ class Kill:
 class Freeze:
     """A process stands still. With `main_only`, a handler blocks the event loop instead."""
 
-    slot: str
+    seat: str
     at: float
     seconds: float
     main_only: bool
 
     def __str__(self) -> str:
         what = "the main thread of " if self.main_only else ""
-        return f"{what}{self.slot} is frozen at {self.at:.1f} s for {self.seconds:.1f} s"
+        return f"{what}{self.seat} is frozen at {self.at:.1f} s for {self.seconds:.1f} s"
 
 
 @dataclass(frozen=True)
@@ -109,20 +109,20 @@ class Raise:
 Fault = CallFault | Kill | Freeze | Jump | OutageOf | Raise
 
 
-def draw_raises(rng: Random, slots: list[str]) -> list[Fault]:
+def draw_raises(rng: Random, seats: list[str]) -> list[Fault]:
     """Errors inside of workers."""
-    workers = [slot for slot in slots if slot.startswith("w")]
+    workers = [seat for seat in seats if seat.startswith("w")]
     return [
         Raise(f"{rng.choice(workers)}.{rng.choice((0, 0, 0, 1))}", rng.randint(1, 250))
         for _ in range(rng.choice((0, 1, 3, 10)))
     ]
 
 
-def draw_short_faults(rng: Random, slots: list[str]) -> list[Fault]:
+def draw_short_faults(rng: Random, seats: list[str]) -> list[Fault]:
     """Faults of a world in which calls often fail, and no lease may be lost."""
     return [
         CallFault(
-            f"{rng.choice(slots)}.0",
+            f"{rng.choice(seats)}.0",
             rng.randint(1, 150),
             rng.choice(SHORT_EFFECTS),
             rng.choice((0.0, 0.01, SHORT_S)),
@@ -131,9 +131,9 @@ def draw_short_faults(rng: Random, slots: list[str]) -> list[Fault]:
     ]
 
 
-def draw_faults(rng: Random, slots: list[str], seconds: float, amount: float) -> list[Fault]:
+def draw_faults(rng: Random, seats: list[str], seconds: float, amount: float) -> list[Fault]:
     """Faults of the first `seconds`. `amount` 0 is a calm world, 1 a wild one."""
-    workers = [slot for slot in slots if slot.startswith("w")]
+    workers = [seat for seat in seats if seat.startswith("w")]
     found: list[Fault] = []
 
     def many(most: float) -> range:
@@ -141,7 +141,7 @@ def draw_faults(rng: Random, slots: list[str], seconds: float, amount: float) ->
 
     found += [
         CallFault(
-            f"{rng.choice(slots)}.{rng.choice((0, 0, 0, 1))}",
+            f"{rng.choice(seats)}.{rng.choice((0, 0, 0, 1))}",
             rng.randint(1, 150),
             rng.choice(EFFECTS),
             rng.choice((0.0, 0.01, 0.5, 3.0, 8.0)),
@@ -149,7 +149,7 @@ def draw_faults(rng: Random, slots: list[str], seconds: float, amount: float) ->
         for _ in many(30)
     ]
     found += [
-        Kill(f"{rng.choice(slots)}.{rng.choice((0, 0, 1, 2))}", int(rng.expovariate(1 / 800)) + 5)
+        Kill(f"{rng.choice(seats)}.{rng.choice((0, 0, 1, 2))}", int(rng.expovariate(1 / 800)) + 5)
         for _ in many(6)
     ]
     found += [
@@ -169,7 +169,7 @@ def draw_faults(rng: Random, slots: list[str], seconds: float, amount: float) ->
         OutageOf(
             rng.uniform(0, seconds),
             rng.choice((0.2, 2.0, 7.0)),
-            rng.choice((None, *(f"{slot}.0" for slot in slots))),
+            rng.choice((None, *(f"{seat}.0" for seat in seats))),
         )
         for _ in many(3)
     ]

@@ -150,7 +150,7 @@ def troubled_processes(scenario: Scenario) -> set[str | None]:
         if isinstance(fault, CallFault | Kill | OutageOf):
             found.add(fault.process)
         elif isinstance(fault, Freeze) and not fault.main_only:
-            found |= {f"{fault.slot}.{n}" for n in range(20)}
+            found |= {f"{fault.seat}.{n}" for n in range(20)}
     return found
 
 

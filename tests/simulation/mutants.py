@@ -120,9 +120,9 @@ MUTANTS = (
     Mutant(
         "a call that is executed again later reuses its tokens",
         (
-            Edit(claim, "_claim_from", "token_of(job, mark)", 'f"{job.pk}{mark}"'),
-            Edit(claim, "_claim_keyed", "token_of(head, mark)", 'f"{head.pk}{mark}"'),
-            Edit(claim, "_record", "{pk}.{life}.{attempt}{mark}", "{pk}{mark}"),
+            Edit(claim, "_claim_from", "token_of(job, suffix)", 'f"{job.pk}{suffix}"'),
+            Edit(claim, "_claim_keyed", "token_of(head, suffix)", 'f"{head.pk}{suffix}"'),
+            Edit(claim, "_record", "{pk}.{life}.{attempt}{suffix}", "{pk}{suffix}"),
             *(
                 Statement(SQL.hot, name, COLUMNS[token], "pk")
                 for name, token in (
@@ -217,9 +217,9 @@ MUTANTS = (
             Edit(
                 run.Run,
                 "keep",
-                "state = await self.notes.add(self.ref, said)",
+                "state = await self.notes.add(self.ref, part)",
                 "import asyncio; "
-                "asyncio.ensure_future(self.notes.add(self.ref, said)); "
+                "asyncio.ensure_future(self.notes.add(self.ref, part)); "
                 "state = 'held'",
             ),
         ),
@@ -246,7 +246,7 @@ MUTANTS = (
         "the relay acknowledges what the target refused",
         (
             Edit(
-                relay._Lane,
+                relay._QueueShipper,
                 "_ship",
                 "self._note(problem=str(e))\n        relay.outage.failed",
                 "await relay.store.ack_events(self.queue, relay.name, page.position); "

@@ -24,7 +24,7 @@ from jobq.errors import StoreUnavailable
 from jobq.stores import open_store
 from jobq.stores.base import Clock
 from tests.simulation.faults import CallFault
-from tests.simulation.told import Exchanged, told_call, told_reply
+from tests.simulation.shown_calls import Exchanged, shown_call, shown_reply
 from tests.simulation.world import Process, World, running_process
 
 GIVE_UP_S = 40.0
@@ -117,7 +117,7 @@ class Handle:
         network, process = self._network, self._process
         process.calls += 1
         number = process.calls
-        said = f"#{number} {told_call(name, args, kwargs)}"
+        said = f"#{number} {shown_call(name, args, kwargs)}"
         if network.is_down(process.name):
             await asyncio.sleep(process.rng.choice((0.0, 0.01, 1.0)))
             self._world.tell(process.name, f"{said}: no connection")
@@ -275,7 +275,7 @@ class _Message:
             world.tell(process.name, f"{self._said} → {type(error).__name__}: {error}")
             handle.deliver(partial(_fail, self.reply, error))
             return
-        world.tell(process.name, f"{self._said} → {told_reply(self._name, result)}")
+        world.tell(process.name, f"{self._said} → {shown_reply(self._name, result)}")
         if self._name in ("settle", "extend", "retire"):
             handle._network.exchanged.append(
                 Exchanged(process.name, self._name, self._args, self._kwargs, result, world.wall_ms)

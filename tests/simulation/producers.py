@@ -130,11 +130,11 @@ class Producer:
 
     async def _restart(self, app: App, action: Action) -> None:
         """A deploy: a worker is told to stop, and its successor starts."""
-        slot = f"w{action.args[0] % len(self._stage.scenario.workers)}"
-        if slot in self._stage.living and slot in self._stage.stops:
-            app.world.tell(slot, "is told to restart")
-            process = self._stage.living[slot]
-            process.main.call_soon(self._stage.stops[slot])
+        seat = f"w{action.args[0] % len(self._stage.scenario.workers)}"
+        if seat in self._stage.living and seat in self._stage.stops:
+            app.world.tell(seat, "is told to restart")
+            process = self._stage.living[seat]
+            process.main.call_soon(self._stage.stops[seat])
 
 
 _TASKS = {"keep": "sync", "narrow": "squeeze"}

@@ -30,7 +30,7 @@ from tests.simulation.producers import Producer
 from tests.simulation.relays import Shipped, Target
 from tests.simulation.scenario import KEYS, Scenario
 from tests.simulation.seams import simulated
-from tests.simulation.told import Exchanged
+from tests.simulation.shown_calls import Exchanged
 from tests.simulation.world import Process, World, WorldStuck
 
 FAULTY_S = 20.0
@@ -162,8 +162,8 @@ class _Stage:
         self.world.later(self.faulty_s, self._calm_down)
 
     def _freeze(self, fault: Freeze) -> None:
-        if fault.slot in self.living:
-            self.living[fault.slot].freeze(fault.seconds, main_only=fault.main_only)
+        if fault.seat in self.living:
+            self.living[fault.seat].freeze(fault.seconds, main_only=fault.main_only)
 
     def _jump(self, fault: Jump) -> None:
         self.world.wall_offset_ms += fault.ms
@@ -193,51 +193,51 @@ class _Stage:
         if (error := task.exception()) is not None:
             self.world.problem(f"{type(error).__name__}: {error}")
 
-    def start(self, slot: str, incarnation: int = 0) -> None:
+    def start(self, seat: str, incarnation: int = 0) -> None:
         """Start a process of the scenario."""
         if self.stopping:
             return
-        process = self.world.process(f"{slot}.{incarnation}")
-        self.living[slot] = process
-        self.stops.pop(slot, None)
+        process = self.world.process(f"{seat}.{incarnation}")
+        self.living[seat] = process
+        self.stops.pop(seat, None)
         if self.world.now < 1000.0 + self.faulty_s:
             for fault in self.scenario.faults:
                 if isinstance(fault, Kill) and fault.process == process.name:
                     process.kill_at_step = fault.step
                 elif isinstance(fault, Raise) and fault.process == process.name:
                     process.raise_at.add(fault.call)
-        work = {"w": self._work, "p": self._produce, "r": self._relay}[slot[0]]
-        task = process.start(work(slot, process))
-        task.add_done_callback(partial(self._ended, slot, process))
+        work = {"w": self._work, "p": self._produce, "r": self._relay}[seat[0]]
+        task = process.start(work(seat, process))
+        task.add_done_callback(partial(self._ended, seat, process))
 
     def _died(self, process: Process) -> None:
         """Somebody starts a killed process again, as Kubernetes and systemd do."""
-        slot, _, incarnation = process.name.partition(".")
-        if self.living.get(slot) is process:
-            del self.living[slot]
+        seat, _, incarnation = process.name.partition(".")
+        if self.living.get(seat) is process:
+            del self.living[seat]
             seconds = process.rng.choice((0.1, 1.0, 4.0, 9.0))
-            self.world.later(seconds, partial(self.start, slot, int(incarnation) + 1))
+            self.world.later(seconds, partial(self.start, seat, int(incarnation) + 1))
 
-    def _ended(self, slot: str, process: Process, task: asyncio.Task[Any]) -> None:
-        if self.living.get(slot) is process:
-            del self.living[slot]
+    def _ended(self, seat: str, process: Process, task: asyncio.Task[Any]) -> None:
+        if self.living.get(seat) is process:
+            del self.living[seat]
         error = None if task.cancelled() else task.exception()
         if error is not None:
             self.world.problem(f"{process.name} ended with {type(error).__name__}: {error}")
-        elif slot.startswith("w") and not self.stopping:  # it was told to restart
+        elif seat.startswith("w") and not self.stopping:  # it was told to restart
             incarnation = int(process.name.partition(".")[2])
-            self.world.later(0.5, partial(self.start, slot, incarnation + 1))
+            self.world.later(0.5, partial(self.start, seat, incarnation + 1))
 
-    async def _work(self, slot: str, process: Process) -> None:
+    async def _work(self, seat: str, process: Process) -> None:
         app = App(process, self.ledger, self.scenario.shape)
-        worker = self.workers[slot] = app.worker(self.scenario.workers[int(slot[1:])])
-        self.stops[slot] = lambda: process.main.create_task(worker.stop())
+        worker = self.workers[seat] = app.worker(self.scenario.workers[int(seat[1:])])
+        self.stops[seat] = lambda: process.main.create_task(worker.stop())
         await worker.run()
 
-    async def _produce(self, slot: str, process: Process) -> None:
-        await self.producers[slot].run(App(process, self.ledger, self.scenario.shape))
+    async def _produce(self, seat: str, process: Process) -> None:
+        await self.producers[seat].run(App(process, self.ledger, self.scenario.shape))
 
-    async def _relay(self, slot: str, process: Process) -> None:
+    async def _relay(self, seat: str, process: Process) -> None:
         store = open_store(URL)
         while True:
             try:
@@ -253,15 +253,15 @@ class _Stage:
             lease=4.0,
             poll=2.0,
         )
-        self.stops[slot] = relay.stop
+        self.stops[seat] = relay.stop
         await relay.run()
 
     # ── the judge ──
 
     async def _judge(self) -> None:
         """Wait until all has ended, then stop everything and collect the evidence."""
-        for slot in self.scenario.slots:
-            self.start(slot)
+        for seat in self.scenario.seats:
+            self.start(seat)
         async with open_store(URL) as store:
             await asyncio.sleep(self.faulty_s)
             await self._end_of_jobs(store)
@@ -335,18 +335,18 @@ class _Stage:
 
     async def _slots_free(self) -> None:
         """Nothing runs any more, so each worker soon has all its slots."""
-        taken = [slot for slot in self.living if slot in self.workers]
+        taken = [seat for seat in self.living if seat in self.workers]
         deadline = self.world.now + 30
         while taken and self.world.now < deadline:
             await asyncio.sleep(0.1)
             # A worker may be replaced meanwhile, if it was told to restart.
-            taken = [slot for slot in taken if self._taken(slot) > 0]
-        for slot in taken:
-            self.world.problem(f"{slot} has {self._taken(slot)} slots that are not free")
+            taken = [seat for seat in taken if self._taken(seat) > 0]
+        for seat in taken:
+            self.world.problem(f"{seat} has {self._taken(seat)} slots that are not free")
 
-    def _taken(self, slot: str) -> int:
+    def _taken(self, seat: str) -> int:
         """Slots that are not free, and leases that are renewed."""
-        worker = self.workers[slot]
+        worker = self.workers[seat]
         held = sum(len(station.runner.held) for station in worker._stations)
         return 0 if worker._slots is None else abs(worker._slots.total - worker._slots.free) + held
 
@@ -354,9 +354,9 @@ class _Stage:
         self.stopping = True
         deadline = self.world.now + 60
         while self.living:
-            for slot, process in list(self.living.items()):
-                if slot in self.stops:
-                    process.main.call_soon(self.stops[slot])
+            for seat, process in list(self.living.items()):
+                if seat in self.stops:
+                    process.main.call_soon(self.stops[seat])
             if self.world.now > deadline:
                 self.world.problem(f"{', '.join(self.living)} cannot be stopped")
                 return

@@ -49,7 +49,7 @@ class Scenario:
     relays: int
 
     @property
-    def slots(self) -> list[str]:
+    def seats(self) -> list[str]:
         """The names of processes that may be faulty."""
         workers = [f"w{n}" for n in range(len(self.workers))]
         return [*workers, *self.producers, *(f"r{n}" for n in range(self.relays))]
@@ -82,11 +82,11 @@ def draw(seed: int) -> Scenario:
     )
     if temper == "calm":
         return scenario
-    raises = draw_raises(Random(f"{seed}/raises"), scenario.slots)
+    raises = draw_raises(Random(f"{seed}/raises"), scenario.seats)
     if temper == "flaky":
-        return replace(scenario, faults=(*draw_short_faults(rng, scenario.slots), *raises))
+        return replace(scenario, faults=(*draw_short_faults(rng, scenario.seats), *raises))
     amount = 0.4 if temper == "faulty" else 1.0
-    return replace(scenario, faults=(*draw_faults(rng, scenario.slots, 15.0, amount), *raises))
+    return replace(scenario, faults=(*draw_faults(rng, scenario.seats, 15.0, amount), *raises))
 
 
 def _actions(rng: Random, producers: tuple[str, ...], temper: str) -> list[Action]:

@@ -12,7 +12,7 @@ import pytest
 from jobq.core.sizes import parse_size
 from jobq.executors.cpus import usable_cpus
 from jobq.supervisor.recycling import Recycling, resident_bytes
-from jobq.supervisor.slot import Slot, restart_delay_s
+from jobq.supervisor.seat import Seat, restart_delay_s
 
 
 def test_the_delay_doubles_up_to_half_a_minute() -> None:
@@ -21,10 +21,10 @@ def test_the_delay_doubles_up_to_half_a_minute() -> None:
 
 
 def test_a_process_that_lived_for_a_minute_is_restarted_soon_again() -> None:
-    slot = Slot()
-    assert [slot.failed(1.0, now) for now in (10.0, 20.0, 30.0)] == [0.5, 1, 2]
-    assert slot.due == 32.0
-    assert slot.failed(60.0, 100.0) == 0.5
+    seat = Seat()
+    assert [seat.failed(1.0, now) for now in (10.0, 20.0, 30.0)] == [0.5, 1, 2]
+    assert seat.due == 32.0
+    assert seat.failed(60.0, 100.0) == 0.5
 
 
 def test_a_replacement_is_asked_for_once() -> None:

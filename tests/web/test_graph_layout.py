@@ -18,7 +18,7 @@ LOADED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def overlapping(layout: Layout) -> list[tuple[int, int]]:
     return [
         (one, other)
-        for (one, (x, y)), (other, (left, top)) in combinations(enumerate(layout.places), 2)
+        for (one, (x, y)), (other, (left, top)) in combinations(enumerate(layout.positions), 2)
         if abs(x - left) < NODE_WIDTH and abs(y - top) < NODE_HEIGHT
     ]
 
@@ -36,10 +36,10 @@ def graphs(draw: st.DrawFn) -> tuple[int, list[Edge]]:
 def test_nodes_never_overlap_and_are_inside_the_drawing(graph: tuple[int, list[Edge]]) -> None:
     count, edges = graph
     layout = lay_out(count, edges)
-    assert len(layout.places) == count
+    assert len(layout.positions) == count
     assert len(layout.paths) == len(edges)
     assert overlapping(layout) == []
-    for x, y in layout.places:
+    for x, y in layout.positions:
         assert 0 <= x <= layout.width - NODE_WIDTH
         assert 0 <= y <= layout.height - NODE_HEIGHT
 
@@ -49,8 +49,8 @@ def test_nodes_never_overlap_and_are_inside_the_drawing(graph: tuple[int, list[E
 def test_a_node_is_right_of_all_nodes_that_it_waits_for(graph: tuple[int, list[Edge]]) -> None:
     count, edges = graph
     forward = [(min(edge), max(edge)) for edge in edges if edge[0] != edge[1]]
-    places = lay_out(count, forward).places
-    assert all(places[first][0] < places[last][0] for first, last in forward)
+    positions = lay_out(count, forward).positions
+    assert all(positions[first][0] < positions[last][0] for first, last in forward)
 
 
 def test_a_circle_is_drawn_too() -> None:
@@ -59,12 +59,12 @@ def test_a_circle_is_drawn_too() -> None:
 
 def test_a_chain_is_a_straight_line() -> None:
     layout = lay_out(5, [(n, n + 1) for n in range(4)])
-    assert len({y for _, y in layout.places}) == 1
+    assert len({y for _, y in layout.positions}) == 1
 
 
 def test_the_job_that_joins_a_group_is_in_the_middle_of_it() -> None:
     layout = lay_out(4, [(0, 3), (1, 3), (2, 3)])
-    heights = [y for _, y in layout.places]
+    heights = [y for _, y in layout.positions]
     assert heights[3] == heights[1] == sum(heights[:3]) // 3
 
 
@@ -72,7 +72,7 @@ def test_long_edges_pass_between_the_nodes_of_other_layers() -> None:
     chain = [(n, n + 1) for n in range(3)]
     layout = lay_out(4, [*chain, (0, 3)])
     long = [float(each) for each in re.findall(r" ([\d.]+)H", layout.paths[3])]
-    taken = [y for _, y in layout.places[1:3]]
+    taken = [y for _, y in layout.positions[1:3]]
     assert long
     assert all(not y <= bend <= y + NODE_HEIGHT for y in taken for bend in long)
 

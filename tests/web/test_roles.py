@@ -147,7 +147,7 @@ async def test_every_set_of_scopes_may_use_the_routes_of_the_table_and_no_others
     for scopes in refused:
         reply = await _ask(_as(browse, memory, "acme", *scopes), method, path)
         assert reply.status_code == 403, (sorted(scopes), reply.text[:500])
-        assert f"needs the scope {ROUTES[name].said()}" in unescape(reply.text)
+        assert f"needs the scope {ROUTES[name].in_words()}" in unescape(reply.text)
     assert await _state_of(memory, "acme") == before
     for scopes in set(SUBSETS) - set(refused):
         reply = await _ask(_as(browse, memory, "acme", *scopes), method, path)

@@ -272,8 +272,8 @@ async def test_a_session_ends_with_the_key_of_its_token(
 
 def test_a_cookie_does_not_help_to_guess_the_key_of_its_token() -> None:
     one, two = Signer("a secret of the cookies"), Signer("another secret of the cookies")
-    assert one.mark(SECRET) == Signer("a secret of the cookies").mark(SECRET)
-    assert one.mark(SECRET) != two.mark(SECRET)
+    assert one.fingerprint(SECRET) == Signer("a secret of the cookies").fingerprint(SECRET)
+    assert one.fingerprint(SECRET) != two.fingerprint(SECRET)
     cookie = one.cookie(one.begin(ADMIN, key=SECRET))
     for digest in (SECRET.hex(), hashlib.sha256(SECRET).hexdigest()):
         assert digest[:32] not in base64.urlsafe_b64decode(cookie.partition(".")[0]).decode()

@@ -133,20 +133,25 @@ class TenantRules:
 
     async def admit(
         self, store: Store, specs: Sequence[JobSpec], *, flow: str | None = None
-    ) -> Places:
-        """Reserve places for new jobs. QuotaExceeded, InvalidJob or PayloadTooLarge if not."""
-        places = Places()
+    ) -> Reservation:
+        """Reserve room for new jobs. QuotaExceeded, InvalidJob or PayloadTooLarge if not."""
+        reservation = Reservation()
         try:
             for tenant, own in self._by_tenant(specs):
-                await self._admit(store, tenant, own, flow, places)
+                await self._admit(store, tenant, own, flow, reservation)
         except BaseException:
             # What was staged of a flow still counts: the store knows nothing of this refusal.
-            places.end({})
+            reservation.end({})
             raise
-        return places
+        return reservation
 
     async def _admit(
-        self, store: Store, tenant: str, specs: Sequence[JobSpec], flow: str | None, places: Places
+        self,
+        store: Store,
+        tenant: str,
+        specs: Sequence[JobSpec],
+        flow: str | None,
+        reservation: Reservation,
     ) -> None:
         limits, usage = self.limits(tenant), self._usage_of(tenant)
         for spec in specs:
@@ -155,7 +160,7 @@ class TenantRules:
         await usage.check_queues(store, limits, {spec.queue.queue for spec in specs})
         usage.check_rate(limits, staged=flow is not None and usage.is_staged(flow))
         await usage.reserve(store, limits, len(specs), lambda most: _new(store, specs, most))
-        places.take(usage, len(specs))
+        reservation.take(usage, len(specs))
         usage.charge(limits, len(specs))
 
     def staged(self, specs: Sequence[JobSpec], flow: str, *, last: bool) -> None:
@@ -174,13 +179,13 @@ class TenantRules:
             found.setdefault(spec.queue.tenant, []).append(spec)
         return [(tenant, own) for tenant, own in found.items() if self.limits(tenant) != NO_LIMITS]
 
-    async def admit_reruns(self, store: Store, commands: Sequence[AnyCommand]) -> Places:
-        """Reserve places for the jobs that these commands run again. QuotaExceeded if not."""
+    async def admit_reruns(self, store: Store, commands: Sequence[AnyCommand]) -> Reservation:
+        """Reserve room for the jobs that these commands run again. QuotaExceeded if not."""
         again: dict[str, list[JobKey]] = {}
         for command in commands:
             if isinstance(command, Rerun | Revive):
                 again.setdefault(command.job.queue.tenant, []).append(command.job)
-        places = Places()
+        reservation = Reservation()
         try:
             for tenant, jobs in again.items():
                 limits, usage = self.limits(tenant), self._usage_of(tenant)
@@ -190,11 +195,11 @@ class TenantRules:
                     return sum(record is not None and record.state.ended for record in found)
 
                 await usage.reserve(store, limits, len(jobs), ended, again=True)
-                places.take(usage, len(jobs))
+                reservation.take(usage, len(jobs))
         except BaseException:
-            places.end({})
+            reservation.end({})
             raise
-        return places
+        return reservation
 
     @contextlib.asynccontextmanager
     async def restoring(
@@ -204,7 +209,7 @@ class TenantRules:
         them are. QuotaExceeded if they are more than the tenant may store.
         """
         done: list[bool] = []
-        places, jobs = Places(), Counter(record.queue.tenant for record in records)
+        reservation, jobs = Reservation(), Counter(record.queue.tenant for record in records)
         stored: Counter[str] | None = Counter()
         try:
             for tenant, count in jobs.items():
@@ -215,14 +220,14 @@ class TenantRules:
                         return count
 
                     await usage.reserve(store, limits, count, all_of_them)
-                    places.take(usage, count)
+                    reservation.take(usage, count)
             stored = None
             yield done
             stored = Counter(
                 record.queue.tenant for record, new in zip(records, done, strict=True) if new
             )
         finally:
-            places.end(stored)
+            reservation.end(stored)
 
     # ── schedules ──
 
@@ -238,15 +243,15 @@ class TenantRules:
 
     async def admit_fires(
         self, store: Store, fires: Sequence[Fire], *, late_ms: int
-    ) -> tuple[list[bool], Places]:
-        """Which of these fires the quotas of their tenants allow, and the places of their jobs.
+    ) -> tuple[list[bool], Reservation]:
+        """Which of these fires the quotas of their tenants allow, and the room for their jobs.
 
         The fires of one schedule end with the first one that does not fit. A time before `late_ms`
         is one to catch up on, so it also waits for the submit rate.
         """
         rooms: dict[str, int] = {}
         full: set[tuple[QueueName, str]] = set()
-        places, allowed = Places(), []
+        reservation, allowed = Reservation(), []
         try:
             for fire in fires:
                 tenant, schedule = fire.queue.tenant, (fire.queue, fire.schedule)
@@ -261,13 +266,13 @@ class TenantRules:
                     else:
                         rooms[tenant] -= 1
                         usage.take(1)
-                        places.take(usage, 1)
+                        reservation.take(usage, 1)
                         usage.charge(limits, 1)
                 allowed.append(schedule not in full)
         except BaseException:
-            places.end({})
+            reservation.end({})
             raise
-        return allowed, places
+        return allowed, reservation
 
     async def admit_schedule(self, store: Store, spec: ScheduleSpec, now_ms: int) -> None:
         """QuotaExceeded if the schedule is new and the tenant has as many as it may have.
@@ -357,7 +362,7 @@ class TenantRules:
             if (most := self.limits(tenant).max_active) is not None
         }
         for tenant, most in bounded.items():
-            await self._usage_of(tenant).look_for_room(store, most)
+            await self._usage_of(tenant).recount(store, most)
         # From here nothing waits, so no other claim gets the same room.
         starts = Starts()
         for tenant in {lease.queue.tenant for lease in ending}:
@@ -400,18 +405,18 @@ class TenantRules:
         return True
 
 
-class Places:
-    """Places that are reserved for the jobs of one call. Call `end` when the call has ended."""
+class Reservation:
+    """Room that is reserved for the jobs of one call. Call `end` when the call has ended."""
 
     def __init__(self) -> None:
         self._taken: dict[_Usage, int] = {}
 
     def take(self, usage: _Usage, jobs: int) -> None:
-        """Remember that the jobs of a tenant have places."""
+        """Reserve room for so many jobs of a tenant."""
         self._taken[usage] = self._taken.get(usage, 0) + jobs
 
     def end(self, stored: Mapping[str, int] | None) -> None:
-        """The jobs are stored: so many of each tenant. The other places are free again.
+        """The jobs are stored: so many of each tenant. The rest of the room is free again.
 
         None: nobody knows how many, so all of them count until the next count.
         """
@@ -780,7 +785,7 @@ class _Usage:
 
     # ── active jobs ──
 
-    async def look_for_room(self, store: Store, most: int) -> None:
+    async def recount(self, store: Store, most: int) -> None:
         """Count again if the last count is old, or says that no job may start."""
         async with self._counting:
             age = self._clock() - self._counted_at

@@ -74,7 +74,7 @@ class TenantSchedules:
         if self._tenants.unlimited:
             return await self._store.fire(fires)
         late_ms = self._clock() - cron.GRACE_MS
-        allowed, places = await self._tenants.admit_fires(self._store, fires, late_ms=late_ms)
+        allowed, reservation = await self._tenants.admit_fires(self._store, fires, late_ms=late_ms)
         passed = list(compress(fires, allowed))
         made: dict[str, int] | None = None
         try:
@@ -85,7 +85,7 @@ class TenantSchedules:
                 if fired and not fire.skipped:
                     made[fire.queue.tenant] = made.get(fire.queue.tenant, 0) + 1
         finally:
-            places.end(made)
+            reservation.end(made)
         return results
 
     def plan(self, record: ScheduleRecord, now_ms: int) -> list[Fire]:

@@ -27,7 +27,7 @@ class Door(msgspec.Struct, frozen=True, kw_only=True):
         """Whether the principal may use it."""
         return all(map(principal.may, self.needs))
 
-    def said(self) -> str:
+    def in_words(self) -> str:
         """The scopes in words: `work, or produce and read`."""
         if not self.signed_in:
             return "none"

@@ -70,7 +70,7 @@ async def _put(run: Running, task: Task[..., Any], label: str, spec: JobSpec) ->
         note = not run.children.noted(label, child)
         return await run.put_child(label, spec, task._context.url, note=note)
     session = await task._context.session()
-    _check_place(run, task, session.store)
+    _check_same_store(run, task, session.store)
     _, result = await asyncio.gather(_note(run, label, child), session.sender.put(spec))
     if result.full is None and result.id != spec.id:
         # Another job has the child's unique lock. Record which one: the lock may be free when the
@@ -79,7 +79,7 @@ async def _put(run: Running, task: Task[..., Any], label: str, spec: JobSpec) ->
     return result
 
 
-def _check_place(run: Running, task: Task[..., Any], store: Store) -> None:
+def _check_same_store(run: Running, task: Task[..., Any], store: Store) -> None:
     lease = run.lease
     if task._context.qname.tenant != lease.queue.tenant or store.url != run.store.url:
         raise InvalidJob(

@@ -7,7 +7,7 @@ from typing import Any
 
 from jobq.core.calls import ArgumentDecoder, CallShape, is_plain
 from jobq.core.codec import get_codec
-from jobq.engine.builtin import GATHER, unmarked
+from jobq.engine.builtin import GATHER, untagged
 from jobq.errors import ConfigError
 
 
@@ -48,7 +48,7 @@ class Definition:
         If the function is not known here, positional arguments are named by their position."""
         if self.shape is not None:
             return self.shape.bound(args, kwargs)
-        return {**{str(place): value for place, value in enumerate(args)}, **kwargs}
+        return {**{str(index): value for index, value in enumerate(args)}, **kwargs}
 
     def named(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Mapping[str, Any]:
         """The given arguments by parameter name, without defaults. Some may be missing.
@@ -71,5 +71,5 @@ class Gathered(Definition):
 
         With `on_child_failure="continue"` a failed member appears as its Failure."""
         return [
-            unmarked(item, self._each.returns) for item in get_codec(codec).decode(data, list[Any])
+            untagged(item, self._each.returns) for item in get_codec(codec).decode(data, list[Any])
         ]

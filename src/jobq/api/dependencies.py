@@ -112,30 +112,30 @@ class Plan:
         self.changes = _changes
         self.steps: list[Step] = []
         self._task = task
-        self._places: dict[Callable[..., Any], int] = {}
+        self._indexes: dict[Callable[..., Any], int] = {}
         self.values = tuple(
-            (name, self._place(dependency.provider, ()))
+            (name, self._index_of(dependency.provider, ()))
             for name, dependency in dependencies.items()
         )
         self.cleans_up = any("generator" in step.kind for step in self.steps)
         self.is_async = any("async" in step.kind for step in self.steps)
 
-    def _place(self, provider: Callable[..., Any], path: tuple[Callable[..., Any], ...]) -> int:
-        """The place of a provider's value. Adds the provider after those that it depends on."""
+    def _index_of(self, provider: Callable[..., Any], path: tuple[Callable[..., Any], ...]) -> int:
+        """The index of a provider's value. Adds the provider after those that it depends on."""
         if provider in path:
             names = " → ".join(_name(each) for each in (*path, provider))
             raise ConfigError(f"task {self._task}: a dependency needs itself: {names}")
-        if provider in self._places:
-            return self._places[provider]
+        if provider in self._indexes:
+            return self._indexes[provider]
         called = _overrides.get(provider, provider)
         arguments = tuple(
-            (name, self._place(nested.provider, (*path, provider)))
+            (name, self._index_of(nested.provider, (*path, provider)))
             for name, nested in self._nested(called).items()
         )
         call, kind = _how(called)
         self.steps.append(Step(call, kind, arguments))
-        place = self._places[provider] = len(self.steps) - 1
-        return place
+        index = self._indexes[provider] = len(self.steps) - 1
+        return index
 
     def _nested(self, provider: Callable[..., Any]) -> dict[str, Dependency]:
         try:
@@ -191,7 +191,7 @@ def injected(fn: Callable[..., Any], task: str) -> Callable[..., Any]:
     dependencies = {p.name: p.default for p in parameters if isinstance(p.default, Dependency)}
     if not dependencies:
         return fn
-    _check_places(parameters, task)
+    _check_order(parameters, task)
     call = (_call_async if runs_async(fn) else _call_plain)(fn, task, dependencies)
     update_wrapper(call, fn)
     wrapper: Any = call
@@ -220,7 +220,7 @@ def _check_is_ours(parameter: inspect.Parameter, task: str) -> None:
         )
 
 
-def _check_places(parameters: list[inspect.Parameter], task: str) -> None:
+def _check_order(parameters: list[inspect.Parameter], task: str) -> None:
     """ConfigError if an argument that is given by its position could become a dependency."""
     earlier: str | None = None
     for parameter in parameters:
@@ -252,7 +252,7 @@ def _call_async(
         if not used.cleans_up:
             values: list[Any] = []
             for provider, kind, arguments in used.steps:
-                value = provider(**{name: values[place] for name, place in arguments})
+                value = provider(**{name: values[index] for name, index in arguments})
                 values.append(await value if kind == "async" else value)
             return await fn(*args, **kwargs, **{name: values[n] for name, n in used.values})
         raised: BaseException | None = None
@@ -272,7 +272,7 @@ def _call_async(
 
 
 async def _entered(stack: AsyncExitStack, step: Step, values: list[Any]) -> Any:
-    value = step.call(**{name: values[place] for name, place in step.arguments})
+    value = step.call(**{name: values[index] for name, index in step.arguments})
     match step.kind:
         case "async generator":
             return await stack.enter_async_context(value)
@@ -311,7 +311,7 @@ def _call_plain(
 
 def _entered_here(stack: ExitStack, step: Step, values: list[Any]) -> Any:
     """The value of a provider for a plain function. Async ones run in the event loop."""
-    value = step.call(**{name: values[place] for name, place in step.arguments})
+    value = step.call(**{name: values[index] for name, index in step.arguments})
     match step.kind:
         case "async generator":
             manager = value

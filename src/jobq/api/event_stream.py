@@ -10,7 +10,7 @@ from typing import NamedTuple, Self
 
 from jobq.api import info
 from jobq.api.context import QueueContext
-from jobq.client.deadline import LOOK_AGAIN
+from jobq.client.deadline import CHECK_AGAIN_S
 from jobq.core import checks
 from jobq.core.checks import shown
 from jobq.core.event_records import EventRecord
@@ -18,7 +18,7 @@ from jobq.errors import InvalidJob
 from jobq.operations.log import LogFollower
 
 
-class Mark(NamedTuple):
+class StreamPosition(NamedTuple):
     """A position in the log that may lie inside an entry.
 
     Stores read the log in whole entries, and an entry holds the events of a whole batch. A reader
@@ -34,8 +34,8 @@ class Mark(NamedTuple):
         return f"{self.position}~{self.entry}~{self.seen}" if self.entry else self.position
 
     @classmethod
-    def parse(cls, text: str) -> Mark:
-        """The mark in a position's text. InvalidJob if the text is not a position."""
+    def parse(cls, text: str) -> StreamPosition:
+        """The position in a text. InvalidJob if the text is not a position."""
         parts = text.split("~") if isinstance(text, str) else []
         if len(parts) == 1 and parts[0]:
             return cls(parts[0])
@@ -59,7 +59,7 @@ class EventStream(AsyncIterator[info.Event]):
         self, context: QueueContext, after: str | None = None, follow: bool = True
     ) -> None:
         self._context = context
-        self._mark = None if after is None else Mark.parse(after)
+        self._position = None if after is None else StreamPosition.parse(after)
         self._follow = checks.check_bool(follow, "follow")
         if after is None and not follow:
             raise InvalidJob(
@@ -92,9 +92,9 @@ class EventStream(AsyncIterator[info.Event]):
         """The log, at the position where reading continues. The first call begins reading."""
         if self._log is None:
             log = LogFollower(await self._context.store())
-            after = None if self._mark is None else self._mark.position
+            after = None if self._position is None else self._position.position
             await log.begin(self._context.qname, after, until_now=not self._follow)
-            self._mark = self._mark or Mark(log.positions[self._context.qname])
+            self._position = self._position or StreamPosition(log.positions[self._context.qname])
             self._log = log
         self._log.store = await self._context.store()  # the queue may have been closed meanwhile
         return self._log
@@ -103,9 +103,9 @@ class EventStream(AsyncIterator[info.Event]):
         """Read the next page. False if there are no new events."""
         page = await (await self._begin()).read(self._context.qname)
         if page.events:
-            assert self._mark is not None  # reading has begun
-            self._ready.extend(_marked(page.events, self._mark))
-            self._mark = Mark(page.position)
+            assert self._position is not None  # reading has begun
+            self._ready.extend(_with_positions(page.events, self._position))
+            self._position = StreamPosition(page.position)
         return bool(page.events)
 
     async def _wait(self) -> None:
@@ -113,19 +113,20 @@ class EventStream(AsyncIterator[info.Event]):
         lost."""
         async with (await self._begin()).listening() as grown:
             if not await self._read():
-                await grown.next(LOOK_AGAIN)
+                await grown.next(CHECK_AGAIN_S)
 
 
-def _marked(records: Sequence[EventRecord], mark: Mark) -> list[info.Event]:
-    """The events after a mark, each with the position where reading continues after it."""
+def _with_positions(records: Sequence[EventRecord], start: StreamPosition) -> list[info.Event]:
+    """The events after `start`, each with the position where reading continues after it."""
     events: list[info.Event] = []
-    before, entry, seen = mark.position, "", 0
+    before, entry, seen = start.position, "", 0
     for n, record in enumerate(records):
         if record.position != entry:
             before, entry, seen = entry or before, record.position, 0
         seen += 1
-        if entry == mark.entry and seen <= mark.seen:
+        if entry == start.entry and seen <= start.seen:
             continue
         last = n + 1 == len(records) or records[n + 1].position != entry
-        events.append(info.event(record, str(Mark(entry) if last else Mark(before, entry, seen))))
+        position = StreamPosition(entry) if last else StreamPosition(before, entry, seen)
+        events.append(info.event(record, str(position)))
     return events

@@ -142,9 +142,9 @@ class Job(Generic[R_co]):
     ) -> AsyncGenerator[JobUpdate, None]:
         deadline = self._context.connection.deadlines.new(timeout_ms)
         session = await self._context.session()
-        looks = following.looks(session, self.job_key, self._life, deadline, repeat_s)
-        async with aclosing(looks):
-            async for record, lines in looks:
+        updates = following.updates(session, self.job_key, self._life, deadline, repeat_s)
+        async with aclosing(updates):
+            async for record, lines in updates:
                 yield JobUpdate(info=self._info(record), lines=tuple(lines))
 
     def _outcome(self, record: JobRecord) -> R_co:

@@ -52,7 +52,7 @@ def check_middleware(given: Iterable[Any] | None, option: str) -> tuple[Any, ...
     return functions
 
 
-class Onions:
+class WorkerMiddleware:
     """The middleware of a worker: its own, and inside that the middleware of each task's queue."""
 
     def __init__(self, of_worker: Sequence[Middleware] = ()) -> None:
@@ -69,11 +69,13 @@ class Onions:
             return self._known[handler]
         except KeyError:
             layers = (*self._of_worker, *getattr(handler, "middleware", ()))
-            around = self._known[handler] = Onion(layers, handler.name) if layers else None
+            around = self._known[handler] = (
+                MiddlewareChain(layers, handler.name) if layers else None
+            )
             return around
 
 
-class Onion:
+class MiddlewareChain:
     """Calls the middleware around a run, the first of the list outermost."""
 
     def __init__(self, layers: Sequence[Middleware], task: str) -> None:

@@ -34,7 +34,7 @@ from jobq.core.new_jobs import check_schedule_id
 from jobq.core.policies import Cron, Every
 from jobq.core.queues import ScheduleSpec
 from jobq.core.records import Edge, JobKey, JobSpec, PutResult, QueueName
-from jobq.core.refs import mark
+from jobq.core.refs import extract_refs
 from jobq.core.unique import debounce_ms, unique_spec
 from jobq.errors import ConfigError, InvalidJob, QueueFull
 from jobq.operations.schedules import template
@@ -289,7 +289,7 @@ class Task(Generic[P, R]):
     def _linked_spec(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> JobSpec:
         """Like `_spec`, but arguments may be results of other jobs (`job.ref`). Each one becomes
         an edge of the flow."""
-        plain_args, plain_kwargs, refs = mark(args, kwargs)
+        plain_args, plain_kwargs, refs = extract_refs(args, kwargs)
         spec = self._spec(tuple(plain_args), plain_kwargs)
         if not refs:
             return spec

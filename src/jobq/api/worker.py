@@ -16,7 +16,7 @@ from typing import Self, cast
 
 from jobq.api.child_processes import executor_settings
 from jobq.api.current import CurrentJob
-from jobq.api.middleware import Middleware, Onions, check_middleware
+from jobq.api.middleware import Middleware, WorkerMiddleware, check_middleware
 from jobq.api.queue import Queue
 from jobq.api.queue_order import QueueOrder
 from jobq.api.stopped import Stopped, stopped
@@ -122,7 +122,7 @@ class Worker:
         )
         self.name = default_name() if name is None else check_id(name, "name")
         self._queues = sources
-        self._onions = Onions(check_middleware(middleware, "middleware"))
+        self._middleware = WorkerMiddleware(check_middleware(middleware, "middleware"))
         self._lifespan_function = check_lifespan(lifespan)
         self._lifespan: Lifespan | None = None
         self._order = QueueOrder(
@@ -304,7 +304,7 @@ class Worker:
                 interrupted=self._orders.interrupted,
                 on_settled=None if self._supervision is None else self._supervision.settled,
                 clock=self._queues[0].clock,
-                around_of=self._onions if self._has_middleware else None,
+                around_of=self._middleware if self._has_middleware else None,
                 state=state,
                 on_lost=self._callbacks.stalled,
                 on_missed=self._callbacks.missed,
@@ -328,7 +328,9 @@ class Worker:
 
     @property
     def _has_middleware(self) -> bool:
-        return bool(self._onions) or any(getattr(queue, "middleware", ()) for queue in self._queues)
+        return bool(self._middleware) or any(
+            getattr(queue, "middleware", ()) for queue in self._queues
+        )
 
     async def _open(self) -> list[OpenedStore]:
         self._executors.check()

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from jobq.api.tasks_of_both import TasksOfBoth
+from jobq.api.merged_tasks import MergedTasks
 from jobq.core.pace import Pace
 from jobq.core.queues import QueueConfig
 from jobq.core.records import QueueName
@@ -57,7 +57,7 @@ class WorkerStores:
                 opened.append(OpenedStore(store, queue, tasks))
             # Two Queue objects may stand for one queue, each with its own tasks.
             known = tasks.get(queue.qname)
-            tasks[queue.qname] = queue.tasks if known is None else TasksOfBoth(known, queue.tasks)
+            tasks[queue.qname] = queue.tasks if known is None else MergedTasks(known, queue.tasks)
         self._named.clear()  # from an earlier attempt
         for store, _, tasks in opened:
             record = self._identity.record(tuple(tasks), settings.concurrency, paused=paused)

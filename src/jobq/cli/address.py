@@ -154,12 +154,12 @@ def _server_url(given: str, tls: dict[str, str], option: str = "--server-addr") 
     """grpc:// or grpcs:// for a list of host:port."""
     if "://" in given:
         raise WrongAddress(f"{option} {given}: give host:port, or use --url {given}")
-    places = [_place(part.strip(), f"{option} {given}") for part in given.split(",")]
+    hosts = [_host_and_port(part.strip(), f"{option} {given}") for part in given.split(",")]
     scheme, options = ("grpcs", f"?{urlencode(tls)}") if tls else ("grpc", "")
-    return f"{scheme}://{','.join(places)}{options}"
+    return f"{scheme}://{','.join(hosts)}{options}"
 
 
-def _place(part: str, given: str) -> str:
+def _host_and_port(part: str, given: str) -> str:
     host, colon, port = part.rpartition(":")
     if not colon or part.endswith("]"):  # a name without a port, or [::1]
         host, port = part, str(DEFAULT_PORT)

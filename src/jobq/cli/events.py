@@ -209,17 +209,17 @@ def line(event: EventRecord) -> Text:
 
 
 def _about(event: EventRecord) -> str:
-    said = []
+    parts = []
     if event.kind == Kind.STARTED:
-        said.append(f"run {event.attempt} on {event.worker}")
+        parts.append(f"run {event.attempt} on {event.worker}")
     if event.kind in (Kind.COMPLETED, Kind.FAILED, Kind.RETRIED) and event.started_ms is not None:
-        said.append(f"after {text.duration(max(0, event.at_ms - event.started_ms))}")
+        parts.append(f"after {text.duration(max(0, event.at_ms - event.started_ms))}")
     if event.due_ms is not None and event.due_ms > event.at_ms:
-        said.append(f"due in {text.duration(event.due_ms - event.at_ms)}")
+        parts.append(f"due in {text.duration(event.due_ms - event.at_ms)}")
     if event.reason and event.reason not in (str(event.kind), "error"):
-        said.append(text.clean(event.reason))
+        parts.append(text.clean(event.reason))
     if event.error:
-        said.append(text.clean(event.error))
+        parts.append(text.clean(event.error))
     if event.actor:
-        said.append(f"by {text.clean(event.actor)}")
-    return " · ".join(said)
+        parts.append(f"by {text.clean(event.actor)}")
+    return " · ".join(parts)

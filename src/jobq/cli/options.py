@@ -25,15 +25,15 @@ from jobq.cli.address import (
 )
 from jobq.cli.backend import Backend
 from jobq.cli.output import FORMATS, Format, Output
-from jobq.console.discreet import Discreet, DiscreetGroup, said
+from jobq.console.discreet import Discreet, DiscreetGroup, safe_message
 from jobq.core.durations import parse_duration
 from jobq.core.sizes import parse_size
 from jobq.errors import ConfigError, InvalidJob, JobqError
 
 P = ParamSpec("P")
 FAILED, USAGE, INTERRUPTED = 1, 2, 130
-_PLACES = {"url": "server_addr", "server_addr": "url"}
-_READ_BY_ADDRESS = {*_PLACES, *TLS_OPTIONS, "token_file"}
+_INSTEAD_OF = {"url": "server_addr", "server_addr": "url"}
+_READ_BY_ADDRESS = {*_INSTEAD_OF, *TLS_OPTIONS, "token_file"}
 """Options whose variables are read elsewhere, by their own order of precedence."""
 _SERVER_ADDR_HELP = SERVER_ADDR_HELP.replace("Cannot be combined with", "Instead of")
 
@@ -158,8 +158,8 @@ def _remember(ctx: click.Context, param: click.Parameter, value: Any) -> Any:
     if value is None or (from_environment and name in _READ_BY_ADDRESS):
         return value
     ctx.meta[f"jobq.{name}"] = value  # meta is shared by a command and its parents
-    if name in _PLACES:  # of --url and --server-addr, the rightmost one wins
-        ctx.meta.pop(f"jobq.{_PLACES[name]}", None)
+    if name in _INSTEAD_OF:  # of --url and --server-addr, the rightmost one wins
+        ctx.meta.pop(f"jobq.{_INSTEAD_OF[name]}", None)
     return value
 
 
@@ -311,7 +311,7 @@ def fail(message: str, code: int = FAILED, cause: BaseException | None = None) -
     """Exit with a one-line error on stderr. JQ_DEBUG=1 raises `cause`, to show its traceback."""
     if cause is not None and os.environ.get("JQ_DEBUG"):
         raise cause
-    raise (_Misused if code == USAGE else click.ClickException)(said(message)) from cause
+    raise (_Misused if code == USAGE else click.ClickException)(safe_message(message)) from cause
 
 
 def confirm(question: str, *, yes: bool) -> None:

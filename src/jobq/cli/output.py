@@ -17,7 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from jobq.cli.tables import Cell, Column, cell, table
-from jobq.console.discreet import said
+from jobq.console.discreet import safe_message
 from jobq.core.printable import is_harmless, json_text, lines
 
 __all__ = ["FORMATS", "Cell", "Column", "Format", "Output", "cell", "details", "plain", "table"]
@@ -64,7 +64,7 @@ class Output:
     def note(self, message: str) -> None:
         """Print a remark for people. With -o json or yaml, print nothing."""
         if self.format == "table":
-            self.errors.print(Text(said(message), style="bright_black"), soft_wrap=True)
+            self.errors.print(Text(safe_message(message), style="bright_black"), soft_wrap=True)
 
     def _write(self, text: str) -> None:
         # Not through rich, which would wrap long lines.

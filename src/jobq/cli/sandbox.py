@@ -15,8 +15,8 @@ def _print_features(ctx: click.Context, param: click.Parameter, asked: bool) -> 
     wide = max(len(feature.permission) for feature in found)
     click.echo(f"{sandbox.machine()}\n")
     for feature in found:
-        mark = "no " if feature.missing else "yes"
-        click.echo(f"{mark}  {feature.permission:<{wide}}  needs {feature.needs}")
+        answer = "no " if feature.missing else "yes"
+        click.echo(f"{answer}  {feature.permission:<{wide}}  needs {feature.needs}")
         if feature.missing:
             click.echo(f"     {'':<{wide}}  {feature.missing}")
     if any(feature.missing for feature in found):

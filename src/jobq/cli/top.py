@@ -66,7 +66,7 @@ async def top(ctl: Ctl, names: tuple[str, ...], every: float, times: int | None)
     """Show queues, rates, workers and failures live. q quits.
 
     Without a terminal, prints one document or table per update."""
-    looking = Looking(ctl, names)
+    reader = TopReader(ctl, names)
     on_screen = ctl.out.format == "table" and ctl.out.console.is_terminal
     with Keys() if on_screen else contextlib.nullcontext() as keys:
         screen = (
@@ -76,8 +76,8 @@ async def top(ctl: Ctl, names: tuple[str, ...], every: float, times: int | None)
         with screen or contextlib.nullcontext():
             while True:
                 began = time.monotonic()
-                async with looking.signals() as signals:
-                    seen = await looking.look()
+                async with reader.signals() as signals:
+                    seen = await reader.read()
                     if screen is not None:
                         height = ctl.out.console.size.height
                         screen.update(top_view(seen, height), refresh=True)
@@ -114,7 +114,7 @@ async def _anything(signals: AsyncIterator[object]) -> None:
         await asyncio.Event().wait()  # the next look says so
 
 
-class Looking:
+class TopReader:
     """Reads the store for one screen after the other."""
 
     def __init__(self, ctl: Ctl, names: tuple[str, ...]) -> None:
@@ -141,7 +141,7 @@ class Looking:
                     raise
             yield signals
 
-    async def look(self) -> Snapshot:
+    async def read(self) -> Snapshot:
         """What is on the screen now. If the store is unavailable, the last figures and a note."""
         try:
             self._last = await self._read()

@@ -265,7 +265,7 @@ def main(
     specs = _specs(ctx, apps, app)
     try:
         use_token_file(token_file)
-        url = _place(Address(url, server_addr, tls_ca, tls_cert, tls_key))
+        url = _given_store(Address(url, server_addr, tls_ca, tls_cert, tls_key))
         served = (url or os.environ.get("JQ_URL", "")).startswith(("grpc://", "grpcs://"))
         probes = ProbeOptions.of(metrics_port, health_port, probe_host, server=served)
         if supervised is None and (processes or max_jobs or max_memory or reload):
@@ -321,7 +321,7 @@ def main(
         fail(str(e), FAILED, e)
 
 
-def _place(address: Address) -> str | None:
+def _given_store(address: Address) -> str | None:
     """The store that the command line names, for all queues; None if it names none.
 
     JQ_URL, for queues that name no store, becomes that store, or else what the environment names.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from weakref import WeakSet
 
-LOOK_AGAIN = 5.0
+CHECK_AGAIN_S = 5.0
 """Seconds after which a waiting call reads the job even without a signal, as signals may be lost.
 Seldom enough that thousands of waits cost little."""
 
@@ -30,8 +30,8 @@ class Deadline:
         if self.closed:
             return 0.0
         if self._at is None:
-            return LOOK_AGAIN
-        return min(LOOK_AGAIN, self._at - asyncio.get_running_loop().time())
+            return CHECK_AGAIN_S
+        return min(CHECK_AGAIN_S, self._at - asyncio.get_running_loop().time())
 
     def close(self) -> None:
         """End the wait now, because the queue is closed."""

@@ -13,7 +13,7 @@ from math import inf
 from operator import attrgetter
 from typing import NamedTuple
 
-from jobq.client.deadline import LOOK_AGAIN, Deadline
+from jobq.client.deadline import CHECK_AGAIN_S, Deadline
 from jobq.client.gathered import RENEW_S, Gathered
 from jobq.client.session import Session
 from jobq.client.waiting import ClosedAsError, over, read_job
@@ -21,28 +21,28 @@ from jobq.core.defaults import LOG_LINES
 from jobq.core.records import JobKey, JobRecord, Signal, Topic
 
 _PACE_S = 0.1
-"""Seconds between two looks at the job that only the log of the queue has caused. A busy queue logs
+"""Seconds between two reads of the job that only the log of the queue has caused. A busy queue logs
 hundreds of times per second, mostly about other jobs."""
 
 
-class Look(NamedTuple):
-    """A job as it was found, and the lines that it has logged since the look before."""
+class JobUpdate(NamedTuple):
+    """A job as it was found, and the lines that it has logged since the last update."""
 
     record: JobRecord
     lines: Sequence[str]
 
 
-async def looks(
+async def updates(
     session: Session,
     job: JobKey,
     life: int | None,
     deadline: Deadline,
     repeat_s: float | None = None,
-) -> AsyncGenerator[Look, None]:
+) -> AsyncGenerator[JobUpdate, None]:
     """Yield the job as it is now, then after each change, until it has ended.
 
-    Several changes in a row may be one look. If nothing changes for `repeat_s`, the job is yielded
-    again. Raises what `waiting.ended` raises.
+    Several changes in a row may be one update. If nothing changes for `repeat_s`, the job is
+    yielded again. Raises what `waiting.ended` raises.
     """
     topics = [Topic("ended", *job), Topic("noted", *job), Topic("log", job.queue, None)]
     eyes = _Eyes(session, job, life, repeat_s)
@@ -52,10 +52,10 @@ async def looks(
             async with session.store.listen(topics) as signals, _Ears(signals) as ears:
                 heard: set[str] = set()
                 while time.monotonic() < renew:
-                    look = await eyes.look(heard)
-                    if look is not None:
-                        yield look
-                        if look.record.state.ended:
+                    update = await eyes.update(heard)
+                    if update is not None:
+                        yield update
+                        if update.record.state.ended:
                             return
                     if deadline.left <= 0:
                         raise over(job, deadline, eyes.record)
@@ -78,9 +78,9 @@ class _Eyes:
         """When to yield the job again if nothing changes; by the monotonic clock."""
         return None if self._repeat_s is None else self._shown + self._repeat_s
 
-    async def look(self, heard: Set[str]) -> Look | None:
+    async def update(self, heard: Set[str]) -> JobUpdate | None:
         """The job, if it has changed or is to be repeated. `heard`: the signals since the last
-        look."""
+        update."""
         known = None if self.record is None else self.record.created_ms
         record = await read_job(self._session, self._job, self._life, known)
         lines: Sequence[str] = ()
@@ -91,12 +91,12 @@ class _Eyes:
         repeated = self.repeat_at is not None and now >= self.repeat_at
         if before is None or lines or repeated or _visible(before) != _visible(record):
             self._shown = now
-            return Look(record, lines)
+            return JobUpdate(record, lines)
         return None
 
     def _lines_may_be_new(self, heard: Set[str]) -> bool:
         """Whether a signal says so, or signals about it may have been lost."""
-        return "noted" in heard or time.monotonic() - self._lines_read > LOOK_AGAIN
+        return "noted" in heard or time.monotonic() - self._lines_read > CHECK_AGAIN_S
 
     async def _new_lines(self) -> Sequence[str]:
         self._lines_read = time.monotonic()
@@ -126,7 +126,7 @@ class _Ears(Gathered[str]):
 
     def __init__(self, signals: AsyncIterator[Signal]) -> None:
         super().__init__(signals, attrgetter("kind"))
-        self._looked = 0.0  # monotonic
+        self._read_at = 0.0  # monotonic
 
     async def until(self, deadline: Deadline, repeat_at: float | None) -> set[str]:
         """Wait for a signal, for the deadline, or until it is time to look anyway. Returns the
@@ -135,12 +135,12 @@ class _Ears(Gathered[str]):
         if repeat_at is not None:
             left = min(left, repeat_at - time.monotonic())
         await self._ring(deadline, left)
-        while self._heard == {"log"} and (rest := self._looked + _PACE_S - time.monotonic()) > 0:
+        while self._heard == {"log"} and (rest := self._read_at + _PACE_S - time.monotonic()) > 0:
             self.bell.clear()
             await self._ring(deadline, min(deadline.left, rest))
             if deadline.left <= 0:
                 break
-        self._looked = time.monotonic()
+        self._read_at = time.monotonic()
         return self.take()
 
     async def _ring(self, deadline: Deadline, seconds: float) -> None:

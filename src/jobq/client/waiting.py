@@ -26,7 +26,7 @@ _OUTAGE_S = 60.0
 """Seconds that a wait without a timeout lets its store be unavailable. A restart takes less."""
 _FIRST_REST_S, _LONGEST_REST_S = 0.1, 2.0
 """Seconds between two tries; the rest doubles. Some of it is random: a thousand waits try apart."""
-_LAST_LOOK_S = 1.0
+_LAST_READ_S = 1.0
 """Seconds for the look at a job whose wait is over, to say why it has not ended."""
 
 
@@ -54,7 +54,7 @@ async def ended(session: Session, job: JobKey, life: int | None, deadline: Deadl
         if found is not None:
             return found
         if deadline.left <= 0:
-            found = None if deadline.closed else await _last_look(session, job, life, created_ms)
+            found = None if deadline.closed else await _last_read(session, job, life, created_ms)
             if found is not None and found.state.ended:
                 return found
             raise over(job, deadline, found)
@@ -175,12 +175,12 @@ class _Outage:
             deadline.timeout = None
 
 
-async def _last_look(
+async def _last_read(
     session: Session, job: JobKey, life: int, created_ms: int | None
 ) -> JobRecord | None:
     """The job at the end of a wait. None if that cannot be told."""
     try:
-        async with asyncio.timeout(_LAST_LOOK_S):
+        async with asyncio.timeout(_LAST_READ_S):
             return await read_job(session, job, life, created_ms)
     except (JobqError, TimeoutError):
         return None

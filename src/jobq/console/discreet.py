@@ -12,7 +12,7 @@ from jobq.core.printable import one_line
 from jobq.core.redact import redacted
 
 
-def said(message: object) -> str:
+def safe_message(message: object) -> str:
     """Make a message safe to print: one line, passwords hidden, control characters escaped."""
     return one_line(redacted(str(message)))
 
@@ -47,5 +47,5 @@ def _discreetly() -> Iterator[None]:
         yield
     except click.ClickException as e:
         # click declares `message` final, but there is no other way to change an error of click.
-        e.message = "\n".join(said(line) for line in e.message.split("\n"))  # type: ignore[misc]
+        e.message = "\n".join(safe_message(line) for line in e.message.split("\n"))  # type: ignore[misc]
         raise

@@ -124,8 +124,8 @@ class CallShape:
         """The value of one parameter in a call that fits. Faster than `bound`."""
         if name in kwargs:
             return kwargs[name]
-        if name in self._names and (place := self._names.index(name)) < len(args):
-            return args[place]
+        if name in self._names and (index := self._names.index(name)) < len(args):
+            return args[index]
         return self.bound(args, kwargs)[name]
 
     def check_parameter(self, name: str, option: str) -> str:
@@ -289,8 +289,8 @@ class ArgumentDecoder:
         "_fn",
         "_keywords",
         "_localns",
-        "_places",
         "_plain",
+        "_positional",
         "_ready",
         "_rest",
         "_takes",
@@ -315,9 +315,9 @@ class ArgumentDecoder:
         self._localns = dict(localns or {})
         self._ready = False
         self._takes: CallShape | None = None
-        # Of plain parameters: the place, the name as a keyword, the wrong kinds, what is expected.
+        # Of plain parameters: the index, the name as a keyword, the wrong kinds, what is expected.
         self._plain: tuple[tuple[int, str | None, frozenset[type], str], ...] = ()
-        self._places: tuple[tuple[int, str, _Converter], ...] = ()
+        self._positional: tuple[tuple[int, str, _Converter], ...] = ()
         self._keywords: tuple[tuple[str, _Converter], ...] = ()
         # For *args: the index of its first argument, its name, its converter.
         self._rest: tuple[int, str, _Converter] | None = None
@@ -340,16 +340,16 @@ class ArgumentDecoder:
             self._takes.check(args, kwargs)
         except InvalidJob as error:
             raise UnfitArguments(str(error)) from None
-        for place, name, wrong, expected in self._plain:
-            if place < len(args):
-                value = args[place]
+        for index, name, wrong, expected in self._plain:
+            if index < len(args):
+                value = args[index]
             elif name in kwargs:
                 value = kwargs[name]
             else:
                 continue
             if type(value) in wrong:
                 raise UnfitArguments(f"{expected}, not {type(value).__name__}")
-        if self._places or self._keywords or self._rest or self._extra:
+        if self._positional or self._keywords or self._rest or self._extra:
             self.convert(args, kwargs)
         return args, kwargs
 
@@ -357,9 +357,9 @@ class ArgumentDecoder:
         """Convert decoded arguments in place, where annotations need it."""
         if not self._ready:
             self.resolve()
-        for place, name, converter in self._places:
-            if place < len(args):
-                args[place] = self._convert(args[place], name, converter)
+        for index, name, converter in self._positional:
+            if index < len(args):
+                args[index] = self._convert(args[index], name, converter)
         for name, converter in self._keywords:
             if name in kwargs:
                 kwargs[name] = self._convert(kwargs[name], name, converter)
@@ -399,7 +399,7 @@ class ArgumentDecoder:
             and p.kind not in (_KINDS.VAR_POSITIONAL, _KINDS.VAR_KEYWORD)
             and (wrong := wrong_kinds(hints[p.name]))
         )
-        self._places = tuple(
+        self._positional = tuple(
             (n, name, needing[name]) for n, name in enumerate(positional) if name in needing
         )
         self._keywords = tuple(

@@ -136,28 +136,28 @@ class Parked(msgspec.Struct, frozen=True, kw_only=True):
 def park(record: ScheduleRecord, *, paused: bool) -> ScheduleSpec:
     """A stand-in for the schedule in the target. Stored without a next time, it never fires.
 
-    It has everything that is needed to finish the copy without the source: its mark has what else
-    it differs in from the schedule.
+    It has everything that is needed to finish the copy without the source: `template.schedule` has
+    what else it differs in from the schedule.
     """
     spec = record.spec
     if spec.limit is not None:
         spec = msgspec.structs.replace(spec, limit=spec.limit - record.fired)
     next_ms = "-" if record.next_ms is None else record.next_ms
-    mark = f"{_PARKED} {next_ms} {int(paused)} {int(spec.after_complete)}"
+    changes = f"{_PARKED} {next_ms} {int(paused)} {int(spec.after_complete)}"
     return msgspec.structs.replace(
         spec,
         after_complete=False,  # the end of a job must not start the stand-in
-        template=msgspec.structs.replace(spec.template, schedule=mark),
+        template=msgspec.structs.replace(spec.template, schedule=changes),
     )
 
 
 def parked(record: ScheduleRecord) -> Parked | None:
     """What a stand-in will be. None if the schedule is not one."""
     spec = record.spec
-    word, *mark = (spec.template.schedule or "").split(" ")
-    if word != _PARKED or len(mark) != 3:
+    word, *rest = (spec.template.schedule or "").split(" ")
+    if word != _PARKED or len(rest) != 3:
         return None
-    next_ms, paused, after_complete = mark
+    next_ms, paused, after_complete = rest
     return Parked(
         spec=msgspec.structs.replace(
             spec,

@@ -121,7 +121,7 @@ class Criteria(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         except JobqError:
             return "unreadable"
         given = {
-            **{str(place): value for place, value in enumerate(args)},
+            **{str(index): value for index, value in enumerate(args)},
             **dict(zip(parameters, args, strict=False)),
             **kwargs,
         }
@@ -179,7 +179,7 @@ def _same(one: Any, other: Any) -> bool:
 # ── where a pass over the jobs continues ──────────────────────────────────────────────────────────
 
 
-class Place(msgspec.Struct, frozen=True, array_like=True):
+class SelectionCursor(msgspec.Struct, frozen=True, array_like=True):
     """Where a pass over the states of some criteria continues."""
 
     digest: str
@@ -188,27 +188,27 @@ class Place(msgspec.Struct, frozen=True, array_like=True):
     began_ms: int | None = None  # when the operation began, of a bulk operation
 
 
-def pack_place(place: Place) -> str:
-    """A place as one word that can be copied from a terminal."""
-    return msgspec.json.encode(msgspec.msgpack.encode(place)).decode().strip('"').translate(_SAFE)
+def pack_cursor(at: SelectionCursor) -> str:
+    """The cursor as one word that can be copied from a terminal."""
+    return msgspec.json.encode(msgspec.msgpack.encode(at)).decode().strip('"').translate(_SAFE)
 
 
-def unpack_place(text: str | None, digest: str, states: int) -> Place:
-    """The place in a text, or the beginning. InvalidJob if it is not one of these criteria."""
+def unpack_cursor(text: str | None, digest: str, states: int) -> SelectionCursor:
+    """The cursor in a text, or the beginning. InvalidJob if it is not one of these criteria."""
     if text is None:
-        return Place(digest)
+        return SelectionCursor(digest)
     try:
         quoted = f'"{text.translate(_UNSAFE)}"'
         packed = msgspec.json.decode(quoted, type=bytes)
-        place = msgspec.msgpack.decode(packed, type=Place)
+        at = msgspec.msgpack.decode(packed, type=SelectionCursor)
     except (msgspec.MsgspecError, ValueError):
         raise InvalidJob(f"cursor={shown(text)} is not a cursor") from None
-    if place.digest != digest or not 0 <= place.state < states:
+    if at.digest != digest or not 0 <= at.state < states:
         raise InvalidJob(
             f"cursor={shown(text)} belongs to another selection of jobs: "
             "use the same states and criteria as in the call that it came from"
         )
-    return place
+    return at
 
 
 _SAFE = str.maketrans("+/=", "-_.")

@@ -74,10 +74,10 @@ def _mistake(expression: str) -> str:
             f"has {len(fields)} fields: use 5 (minute hour day month weekday), "
             "or 6 with seconds first"
         )
-    for place, (name, values) in enumerate(_FIELDS[6 - len(fields) :], 6 - len(fields)):
-        start, text = fields[place - 6 + len(fields)]
-        if not _reads(place, text):
-            offset, term = _first_bad_term(place, text)
+    for index, (name, values) in enumerate(_FIELDS[6 - len(fields) :], 6 - len(fields)):
+        start, text = fields[index - 6 + len(fields)]
+        if not _reads(index, text):
+            offset, term = _first_bad_term(index, text)
             return (
                 f"bad {name} {term!r} at position {start + offset}: use {values}, "
                 "lists (,), ranges (-) and steps (/)"
@@ -95,22 +95,22 @@ def _positions(expression: str) -> list[tuple[int, str]]:
     return fields
 
 
-def _first_bad_term(place: int, text: str) -> tuple[int, str]:
+def _first_bad_term(index: int, text: str) -> tuple[int, str]:
     offset = 0
     for term in text.split(","):
-        if not _reads(place, term):
+        if not _reads(index, term):
             return offset, term
         offset += len(term) + 1
     return 0, text
 
 
-def _reads(place: int, text: str) -> bool:
+def _reads(index: int, text: str) -> bool:
     alone = ["*"] * 6
-    alone[place] = text
+    alone[index] = text
     try:
         CronSim(" ".join(alone) if text else "", datetime(2000, 1, 1))
     except CronSimError:
-        return place == 3 and text.isdigit() and 1 <= int(text) <= 31
+        return index == 3 and text.isdigit() and 1 <= int(text) <= 31
     return True
 
 

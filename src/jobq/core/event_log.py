@@ -143,12 +143,12 @@ def jobs_reason(count: int, state: State | None = None) -> str:
     return f"{count} {'' if state is None else f'{state} '}{'job' if count == 1 else 'jobs'}"
 
 
-def event_id(log: str, position: str, place: int, incarnation: str) -> str:
-    """The id of the event at a place (from 0) in the entry at a position.
+def event_id(log: str, position: str, index: int, incarnation: str) -> str:
+    """The id of the event at an index (from 0) of the entry at a position.
 
     An entry of format 1 has no incarnation ("").
     """
-    return f"{log}-{position}-{place}-{incarnation}" if incarnation else f"{log}-{position}-{place}"
+    return f"{log}-{position}-{index}-{incarnation}" if incarnation else f"{log}-{position}-{index}"
 
 
 def incarnation_of(entry: bytes) -> str:
@@ -258,24 +258,24 @@ def _event(shared: tuple[Any, ...], item: Item) -> EventRecord:
     return EventRecord(*_arranged((*shared, *fields)))
 
 
-_PLACE = re.compile(r"\d{1,18}(-\d{1,18})?", re.ASCII)
+_OFFSET = re.compile(r"\d{1,18}(-\d{1,18})?", re.ASCII)
 
 
-def places(position: str, shards: int) -> list[str]:
-    """The places of a position, one per shard of the log. InvalidJob if it is not a position.
+def offsets(position: str, shards: int) -> list[str]:
+    """The offsets of a position, one per shard of the log. InvalidJob if it is not a position.
 
-    A position is the places of all shards joined by ",". A place is a number, or two numbers joined
-    by "-", and grows with the log. "0" is the beginning of all shards.
+    A position is the offsets of all shards joined by ",". An offset is a number, or two numbers
+    joined by "-", and grows with the log. "0" is the beginning of all shards.
     """
     found = position.split(",") if position != "0" else ["0"] * shards
-    if len(found) != shards or not all(map(_PLACE.fullmatch, found)):
+    if len(found) != shards or not all(map(_OFFSET.fullmatch, found)):
         raise no_position(position)
     return found
 
 
-def joined(places: Sequence[str]) -> str:
-    """The position made of these places."""
-    return ",".join(places)
+def joined(offsets: Sequence[str]) -> str:
+    """The position made of these offsets."""
+    return ",".join(offsets)
 
 
 def passed(position: str, end: str) -> bool:
@@ -283,18 +283,18 @@ def passed(position: str, end: str) -> bool:
     shards = max(position.count(","), end.count(",")) + 1
     return all(
         order(a) >= order(b)
-        for a, b in zip(places(position, shards), places(end, shards), strict=True)
+        for a, b in zip(offsets(position, shards), offsets(end, shards), strict=True)
     )
 
 
 def before(position: str) -> str:
     """A position right before the entry at `position`, in every shard: reading after it starts
     with that entry."""
-    return joined([_before(place) for place in position.split(",")])
+    return joined([_before(offset) for offset in position.split(",")])
 
 
-def _before(place: str) -> str:
-    first, *rest = order(place)
+def _before(offset: str) -> str:
+    first, *rest = order(offset)
     if not rest:
         return str(max(0, first - 1))
     if rest[0]:
@@ -302,6 +302,6 @@ def _before(place: str) -> str:
     return f"{first - 1}-{'9' * 18}" if first else "0"  # 18 digits: the longest that is a position
 
 
-def order(place: str) -> tuple[int, ...]:
-    """A sort key for the places of one shard."""
-    return tuple(map(int, place.split("-")))
+def order(offset: str) -> tuple[int, ...]:
+    """A sort key for the offsets of one shard."""
+    return tuple(map(int, offset.split("-")))

@@ -181,6 +181,6 @@ FIELDS: tuple[Field, ...] = tuple(_fields())
 values: Any = attrgetter(*(field.path for field in FIELDS))
 """The values of these fields of an EventRecord, as a tuple."""
 
-_PLACES = {sent.item: name for name, (_, sent) in _SENT.items() if sent.item is not None}
-ITEM: tuple[str, ...] = tuple(_PLACES[place] for place in range(len(_PLACES)))
+_BY_INDEX = {sent.item: name for name, (_, sent) in _SENT.items() if sent.item is not None}
+ITEM: tuple[str, ...] = tuple(_BY_INDEX[index] for index in range(len(_BY_INDEX)))
 """The fields of an item of the log, in order (see `event_log`)."""

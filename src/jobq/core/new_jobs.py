@@ -153,7 +153,7 @@ def check_spec(spec: JobSpec, like: tuple[object, ...] | None = None) -> JobSpec
     if changed and any(getattr(spec, field) is not value for field, value in changed.items()):
         spec = replace(spec, **changed)
     if spec.after:
-        _check_place(spec)
+        _check_dependencies(spec)
     return spec
 
 
@@ -163,7 +163,7 @@ def _name_is_known(name: str) -> bool:
     return True
 
 
-def _check_place(spec: JobSpec) -> None:
+def _check_dependencies(spec: JobSpec) -> None:
     """InvalidJob if a job waits for itself or for a job of another tenant."""
     for edge in spec.after:
         if edge.job.queue.tenant != spec.queue.tenant:

@@ -30,7 +30,7 @@ from jobq.core.states import Kind, State
 from jobq.core.unknown import MAX_TEXT
 from jobq.errors import InvalidJob
 
-Place = Literal["back", "front", "first"]
+QueueEnd = Literal["back", "front", "first"]
 """Where a job goes among the waiting jobs of its priority.
 
 `back`: behind all. `front`: to the place it had, before jobs that came later. `first`: before all.
@@ -43,7 +43,7 @@ class Effect(NamedTuple):
     kind: Kind  # the kind of the event
     state: State  # or delayed, if the outcome has a delay
     failed: bool = False  # the run counts as a failure
-    returns: bool = False  # to the place it had; if False, `place_when_due` decides
+    returns: bool = False  # to the place it had; if False, `queue_end_when_due` decides
 
 
 EFFECTS: dict[str, Effect] = {
@@ -96,8 +96,8 @@ def stall(*, stalls: int, max_stalls: int, cancel_asked: bool = False) -> Effect
     return _STALLED if stalls <= max_stalls else _STALLED_TOO_OFTEN
 
 
-def place_when_due(mode: Mode | None, *, started: bool, lifo: bool) -> Place:
-    """Where a job goes when it becomes waiting. Copied by lua/upkeep.lua (J.place_when_due).
+def queue_end_when_due(mode: Mode | None, *, started: bool, lifo: bool) -> QueueEnd:
+    """Where a job goes when it becomes waiting. Copied by lua/upkeep.lua (J.queue_end_when_due).
 
     A job that has started in this life returns to the front of its key, or to the back of a plain
     queue.

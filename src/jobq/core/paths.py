@@ -56,13 +56,13 @@ def explain(value: Any, root: str, encode: Callable[[Any], bytes], error: Except
 
     It names the innermost place that causes it.
     """
-    place, culprit = _blame(value, root, encode, 0)
-    return _refusal(place, _why(culprit, encode, error))
+    path, culprit = _blame(value, root, encode, 0)
+    return _refusal(path, _why(culprit, encode, error))
 
 
-def _refusal(place: str, why: str) -> InvalidJob:
-    refusal = InvalidJob(f"{place or 'value'}: {why}")
-    refusal._unencodable = (place, why)
+def _refusal(path: str, why: str) -> InvalidJob:
+    refusal = InvalidJob(f"{path or 'value'}: {why}")
+    refusal._unencodable = (path, why)
     return refusal
 
 
@@ -74,9 +74,9 @@ def refuse_non_finite(value: Any, root: str) -> None:
     try:
         if _surely_finite(value):  # most often the value merely contains a None
             return
-        for place, leaf in _leaves(value, root):
+        for path, leaf in _leaves(value, root):
             if isinstance(leaf, float) and not math.isfinite(leaf):
-                raise _refusal(place, f"{leaf} is not a finite number")
+                raise _refusal(path, f"{leaf} is not a finite number")
     except RecursionError:
         raise _refusal(root, "the value is nested too deeply") from None
 
@@ -99,12 +99,12 @@ def _surely_finite(value: Any) -> bool:
     )
 
 
-def _blame(value: Any, place: str, encode: Callable[[Any], bytes], depth: int) -> tuple[str, Any]:
+def _blame(value: Any, path: str, encode: Callable[[Any], bytes], depth: int) -> tuple[str, Any]:
     if depth < _MAX_DEPTH:
-        for inner, part in _parts(value, place):
+        for inner, part in _parts(value, path):
             if not _encodes(part, encode):
                 return _blame(part, inner, encode, depth + 1)
-    return place, value
+    return path, value
 
 
 def _encodes(value: Any, encode: Callable[[Any], bytes]) -> bool:
@@ -137,39 +137,39 @@ def _kind(value: Any) -> str:
     )
 
 
-def _leaves(value: Any, place: str) -> Iterator[tuple[str, Any]]:
+def _leaves(value: Any, path: str) -> Iterator[tuple[str, Any]]:
     if isinstance(value, (str, int, float, bytes, type(None))):
-        yield place, value
+        yield path, value
         return
-    for inner, part in _parts(value, place):
+    for inner, part in _parts(value, path):
         yield from _leaves(part, inner)
 
 
-def _parts(value: Any, place: str) -> Iterator[tuple[str, Any]]:
-    """The parts of a value with their places.
+def _parts(value: Any, path: str) -> Iterator[tuple[str, Any]]:
+    """The parts of a value with their paths.
 
-    "call" is the place of (args, kwargs), whose parts begin a path.
+    "call" is the path of (args, kwargs), whose parts begin a path.
     """
-    if place == "call":
+    if path == "call":
         yield "args", value[0]
         yield "kwargs", value[1]
     elif isinstance(value, Mapping):
         for key, part in value.items():
-            yield f"{place}[{shown(key)}]", part
+            yield f"{path}[{shown(key)}]", part
             if isinstance(key, float):
-                yield f"{place} key", key
+                yield f"{path} key", key
     elif isinstance(value, (list, tuple, set, frozenset)):
         for n, part in enumerate(value):
-            yield f"{place}[{n}]", part
+            yield f"{path}[{n}]", part
     elif isinstance(value, msgspec.Struct):
         for name in value.__struct_fields__:
-            yield f"{place}.{name}", getattr(value, name, None)
+            yield f"{path}.{name}", getattr(value, name, None)
     elif dataclasses.is_dataclass(value) and not isinstance(value, type):
         for field in dataclasses.fields(value):
-            yield f"{place}.{field.name}", getattr(value, field.name, None)
+            yield f"{path}.{field.name}", getattr(value, field.name, None)
     elif is_model(value) and not isinstance(value, type):
         for name in type(value).model_fields:
-            yield f"{place}.{name}", _field(value, name)
+            yield f"{path}.{name}", _field(value, name)
 
 
 def _field(model: Any, name: str) -> Any:

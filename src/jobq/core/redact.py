@@ -10,7 +10,7 @@ _WORDS = r"pass|pwd|secret|token|credential|jaas|\.pem|oauthbearer\.config"
 _SECRET = re.compile(rf"(?i)([?&;][^=&;\s]*(?:{_WORDS})[^=&;\s]*=)[^&;]*")
 _HIDDEN = "***"
 # host:port,host:port/path: what comes before the options without user and password.
-_PLACE = re.compile(r"(?:[^:/@\[\]]*|\[[^\]]*\])(?::\d+)?(?:,[^:/@]*(?::\d+)?)*(?:/[^@]*)?")
+_HOSTS = re.compile(r"(?:[^:/@\[\]]*|\[[^\]]*\])(?::\d+)?(?:,[^:/@]*(?::\d+)?)*(?:/[^@]*)?")
 
 
 def redacted_url(url: str) -> str:
@@ -21,17 +21,17 @@ def redacted_url(url: str) -> str:
     character, even one that should be escaped. The exception is an @ in the options of a URL that
     clearly begins with a host.
     """
-    scheme, mark, rest = url.partition("://")
-    if not mark:
+    scheme, separator, rest = url.partition("://")
+    if not separator:
         return url
-    place, _, options = rest.partition("?")
+    hosts, _, options = rest.partition("?")
     # A password of digits with a ? in it looks like a port with options, but no option has an @ in
     # its name (see `split_credentials`).
-    plain = _PLACE.fullmatch(place) and "@" not in options.partition("=")[0]
-    credentials, at, place = ("", "", rest) if plain else rest.rpartition("@")
+    plain = _HOSTS.fullmatch(hosts) and "@" not in options.partition("=")[0]
+    credentials, at, hosts = ("", "", rest) if plain else rest.rpartition("@")
     user, colon, _ = credentials.partition(":")
     hidden = f":{_HIDDEN}" if colon else ""
-    return _SECRET.sub(rf"\1{_HIDDEN}", f"{scheme}://{user}{hidden}{at}{place}")
+    return _SECRET.sub(rf"\1{_HIDDEN}", f"{scheme}://{user}{hidden}{at}{hosts}")
 
 
 def redacted(text: str) -> str:
@@ -45,8 +45,8 @@ def split_credentials(url: str) -> tuple[str, str, str]:
     A password may contain characters that break other parsers.
     """
     scheme, _, rest = url.partition("://")
-    place, mark, options = rest.partition("?")
-    if "@" not in place and "@" in options.partition("=")[0]:
-        place, mark, options = rest, "", ""
-    credentials, _, place = place.rpartition("@")
-    return scheme, credentials, f"{place}{mark}{options}"
+    hosts, separator, options = rest.partition("?")
+    if "@" not in hosts and "@" in options.partition("=")[0]:
+        hosts, separator, options = rest, "", ""
+    credentials, _, hosts = hosts.rpartition("@")
+    return scheme, credentials, f"{hosts}{separator}{options}"

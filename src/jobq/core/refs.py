@@ -15,7 +15,7 @@ from jobq.core.codec import convert, get_codec
 from jobq.core.records import Failure, Input
 from jobq.errors import InvalidJob
 
-MARK = "$jobq.ref"
+REF_KEY = "$jobq.ref"
 
 
 class Ref:
@@ -34,7 +34,7 @@ class Ref:
         return f"<result of job {self.id!r} in {self.queue!r}, for flows only>"
 
 
-def mark(
+def extract_refs(
     args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> tuple[list[Any], dict[str, Any], list[Ref]]:
     """The arguments as they are encoded, and the references that were found in them.
@@ -46,7 +46,7 @@ def mark(
     def swap(value: Any) -> Any:
         if isinstance(value, Ref):
             found.append(value)
-            return {MARK: [value.queue, value.id]}
+            return {REF_KEY: [value.queue, value.id]}
         return value
 
     return _mapped(list(args), swap), _mapped(dict(kwargs), swap), found
@@ -63,8 +63,8 @@ def fill(
     by_job = {(given.job.queue.queue, given.job.id): given for given in inputs}
 
     def swap(value: Any) -> Any:
-        if isinstance(value, dict) and len(value) == 1 and MARK in value:
-            given = by_job.get(tuple(value[MARK]))
+        if isinstance(value, dict) and len(value) == 1 and REF_KEY in value:
+            given = by_job.get(tuple(value[REF_KEY]))
             return value if given is None else delivered(given)
         return value
 

@@ -41,7 +41,7 @@ class Gather:
         References in the payload would be larger than most results when there are ten thousand.
         """
         try:
-            return [[marked(delivered(given)) for given in lease.inputs]], {}
+            return [[tagged(delivered(given)) for given in lease.inputs]], {}
         except Exception as error:  # a codec of the user's may raise anything
             raise undecoded(error) from error
 
@@ -53,13 +53,13 @@ class Gather:
             raise unstorable(error) from error
 
 
-def marked(value: Any) -> Any:
-    """Return a result as it is stored in the list: a Failure is marked, to recognise it."""
+def tagged(value: Any) -> Any:
+    """Return a result as it is stored in the list: a Failure is tagged, to recognise it."""
     return {FAILURE: msgspec.to_builtins(value)} if isinstance(value, Failure) else value
 
 
-def unmarked(value: Any, annotation: Any) -> Any:
-    """Undo `marked`, and convert the result to the annotation."""
+def untagged(value: Any, annotation: Any) -> Any:
+    """Undo `tagged`, and convert the result to the annotation."""
     if isinstance(value, dict) and len(value) == 1 and FAILURE in value:
         return convert(value[FAILURE], Failure)
     return value if value is None or annotation is Any else convert(value, annotation)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("jobq")
 
-_FIRST_LOOK_S, _LAST_LOOK_S = 0.02, 1.0
+_FIRST_CHECK_S, _LAST_CHECK_S = 0.02, 1.0
 """Seconds between two looks at a transaction that has not ended; the pause doubles. PostgreSQL
 sends no signal when a row is unlocked."""
 PATIENCE_S = 60.0
@@ -36,7 +36,7 @@ async def completion(run: Run) -> Completion:
     """Whether the transaction of a run's handler was committed. Waits while it is open."""
     transactional = transactional_of(run.store)
     assert transactional is not None
-    pause, waited = _FIRST_LOOK_S, 0.0
+    pause, waited = _FIRST_CHECK_S, 0.0
     while True:
         state: Completion = "open"
         try:
@@ -53,4 +53,4 @@ async def completion(run: Run) -> Completion:
             )
         await asyncio.sleep(pause)
         waited += pause
-        pause = min(2 * pause, _LAST_LOOK_S)
+        pause = min(2 * pause, _LAST_CHECK_S)

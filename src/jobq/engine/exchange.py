@@ -41,7 +41,7 @@ class _Timeout:
             False,
         )
         if self._timer is None:
-            self._timer = loop.call_later(self._seconds, self._look, loop)
+            self._timer = loop.call_later(self._seconds, self._check, loop)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, _: object
@@ -55,13 +55,13 @@ class _Timeout:
         ):
             raise TimeoutError from error
 
-    def _look(self, loop: asyncio.AbstractEventLoop) -> None:
+    def _check(self, loop: asyncio.AbstractEventLoop) -> None:
         self._timer = None
         if self._waiting is None:
             return
         left = self._until - loop.time()
         if left > 0:
-            self._timer = loop.call_later(left, self._look, loop)
+            self._timer = loop.call_later(left, self._check, loop)
         else:
             self._over = True
             self._waiting.cancel()

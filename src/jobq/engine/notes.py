@@ -19,7 +19,7 @@ Round = asyncio.Future[dict[LeaseRef, LeaseState | Exception]]
 """The result of one `note` call: the state of each lease, or why the store refused its note."""
 
 
-class Said(NamedTuple):
+class NotePart(NamedTuple):
     """What a handler says in one call: the parts of a note."""
 
     progress: bytes | None = None
@@ -34,13 +34,13 @@ class Notes:
 
     def __init__(self, store: Store) -> None:
         self.store = store
-        self._said: dict[LeaseRef, list[Said]] = {}
+        self._parts: dict[LeaseRef, list[NotePart]] = {}
         self._round: Round | None = None
         self._flusher: asyncio.Task[None] | None = None
         self._outage = Outage("notes of running jobs")
         self._closed = False
 
-    async def add(self, lease: LeaseRef, said: Said) -> LeaseState:
+    async def add(self, lease: LeaseRef, part: NotePart) -> LeaseState:
         """Store what a handler says. Returns the state of the lease: if `lost`, nothing was stored.
 
         While the store is unavailable this waits. The run's timeout still applies.
@@ -50,7 +50,7 @@ class Notes:
                 f"job {lease.id} of queue {lease.queue.queue} was released: its worker has stopped"
             )
         loop = asyncio.get_running_loop()
-        self._said.setdefault(lease, []).append(said)
+        self._parts.setdefault(lease, []).append(part)
         if self._round is None:
             self._round = loop.create_future()
         done = self._round
@@ -73,13 +73,13 @@ class Notes:
         try:
             while self._round is not None:
                 done, self._round = self._round, None
-                said, self._said = self._said, {}
-                notes = [_note(lease, each) for lease, each in said.items()]
+                parts, self._parts = self._parts, {}
+                notes = [_note(lease, each) for lease, each in parts.items()]
                 states = await self._send(notes)
-                done.set_result(dict(zip(said, states, strict=True)))
+                done.set_result(dict(zip(parts, states, strict=True)))
         finally:
             self._flusher = None
-            self._said = {}
+            self._parts = {}
             for future in (done, self._round):
                 if future is not None and not future.done():
                     future.cancel()
@@ -102,15 +102,15 @@ class Notes:
                 return states
 
 
-def _note(lease: LeaseRef, said: list[Said]) -> Note:
+def _note(lease: LeaseRef, parts: list[NotePart]) -> Note:
     """Everything that was said under a lease, as one note. The last progress and state count."""
-    progress = [each.progress for each in said if each.progress is not None]
-    saved = [(each.saved, each.saved_number) for each in said if each.saved is not None]
+    progress = [each.progress for each in parts if each.progress is not None]
+    saved = [(each.saved, each.saved_number) for each in parts if each.saved is not None]
     return Note(
         lease=lease,
         progress=progress[-1] if progress else None,
-        lines=tuple(storable(line) for each in said for line in each.lines),
+        lines=tuple(storable(line) for each in parts for line in each.lines),
         saved=saved[-1][0] if saved else None,
-        steps=tuple(step for each in said for step in each.steps),
+        steps=tuple(step for each in parts for step in each.steps),
         saved_number=saved[-1][1] if saved else 0,
     )

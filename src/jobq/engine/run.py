@@ -12,7 +12,7 @@ from jobq.core.printable import one_line
 from jobq.core.records import AnyOutcome, Checkpoint, Lease, LeaseRef, Steps
 from jobq.core.steps import RecordedSteps
 from jobq.core.waits import Children, Inbox
-from jobq.engine.notes import Said
+from jobq.engine.notes import NotePart
 from jobq.errors import LeaseLost
 from jobq.stores import open_store
 
@@ -172,8 +172,8 @@ class Run:
 
         If the lease is lost they are dropped, and the run is interrupted.
         """
-        said = Said(progress=progress, lines=lines)
-        self.runner.interrupts.lease_reported(self, await self.notes.add(self.ref, said))
+        part = NotePart(progress=progress, lines=lines)
+        self.runner.interrupts.lease_reported(self, await self.notes.add(self.ref, part))
 
     async def keep(self, *, saved: bytes | None = None, steps: Steps = ()) -> None:
         """Store what later runs depend on, and wait until the store has confirmed it.
@@ -181,8 +181,8 @@ class Run:
         Raises LeaseLost if the lease is lost: nothing was stored, and the run is interrupted.
         """
         self.saves += saved is not None
-        said = Said(saved=saved, steps=steps, saved_number=self.saves)
-        state = await self.notes.add(self.ref, said)
+        part = NotePart(saved=saved, steps=steps, saved_number=self.saves)
+        state = await self.notes.add(self.ref, part)
         self.runner.interrupts.lease_reported(self, state)
         if state == "lost":
             what = "what it saved" if saved is not None else f"step {steps[0][0]!r}"
@@ -191,7 +191,7 @@ class Run:
                 "another run of the job does it again"
             )
         if saved is not None:
-            self.checkpoint = Checkpoint(saved, said.saved_number)
+            self.checkpoint = Checkpoint(saved, part.saved_number)
 
 
 def lost(run: Run) -> LeaseLost:

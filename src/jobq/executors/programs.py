@@ -81,7 +81,7 @@ class Program:
         theirs: dict[int, int] = {}
         try:
             for number in (0, 1, 2, RESULT):
-                ends = [_above(fd) for fd in os.pipe()]
+                ends = [_moved_up(fd) for fd in os.pipe()]
                 theirs[number], self._pipes[number] = ends if number == 0 else reversed(ends)
             self.pid = os.posix_spawnp(
                 arguments[0],
@@ -195,7 +195,7 @@ class Program:
                 self.ended.set_result(Written(status, stdout, result, last))
 
 
-def _above(fd: int) -> int:
+def _moved_up(fd: int) -> int:
     """The same pipe at a higher number, so that it is not one that the program gets."""
     moved = fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, _MIN_FD)
     os.close(fd)

@@ -20,7 +20,7 @@ from msgspec.structs import replace
 
 from jobq.core import checks, criteria
 from jobq.core.commands import APPLIES, Altered, AnyCommand, Cancel, Promote, Remove, Rerun
-from jobq.core.criteria import Criteria, Place
+from jobq.core.criteria import Criteria, SelectionCursor
 from jobq.core.records import Filter, JobKey, JobRecord, QueueName
 from jobq.core.states import ENDED, State
 from jobq.errors import InvalidJob
@@ -160,7 +160,7 @@ class BulkChange:
         began_ms: int | None = None,
         pace: float | None = None,
         max_jobs: int | None = None,
-        max_looks: int | None = None,
+        max_compared: int | None = None,
         cursor: str | None = None,
         on_progress: OnProgress | None = None,
         oldest_first: bool = False,
@@ -176,37 +176,37 @@ class BulkChange:
         )
         self._pace = None if pace is None else checks.check_number(pace, "pace", low=0.001)
         self._max_jobs = None if max_jobs is None else checks.check_int(max_jobs, "max_jobs")
-        self._max_looks = max_looks
+        self._max_compared = max_compared
         if cursor is not None and not isinstance(cursor, str):
             raise InvalidJob(f"cursor={checks.shown(cursor)} is not a cursor")
-        self._place = self._matching.begin(cursor)
+        self._resume_at = self._matching.begin(cursor)
         self._on_progress = on_progress
         self._changed = self._skipped = 0
         self._now_ms = now_ms
-        self.began_ms = self._place.began_ms if began_ms is None else began_ms
+        self.began_ms = self._resume_at.began_ms if began_ms is None else began_ms
         """When the first part of the operation began."""
 
     async def run(self) -> BulkProgress:
-        """Change the jobs, up to `max_jobs`, after looking at `max_looks` jobs at most."""
+        """Change the jobs, up to `max_jobs`, after comparing `max_compared` jobs at most."""
         if self.began_ms is None:
             self.began_ms = await self._start()
-        place: Place | None = replace(self._place, began_ms=self.began_ms)
+        at: SelectionCursor | None = replace(self._resume_at, began_ms=self.began_ms)
         self._loop_began = asyncio.get_running_loop().time()
-        while place is not None and (size := self._looks) > 0:
-            records, following = await self._matching.page(place, size)
+        while at is not None and (size := self._page_size) > 0:
+            records, following = await self._matching.page(at, size)
             # An interrupted page is read again from its beginning. Jobs that were changed are not
             # selected again: they are in another state, or have ended since the start.
             records = [record for record in records if not self._is_new(record)]
             while records and (room := self._room):
                 part, records = records[:room], records[room:]
                 await self._change(part)
-                self._report(place)
+                self._report(at)
             if not self._room:
-                return self._progress(place)
-            self._report(place)
-            place = following
-        self._report(place)
-        return self._progress(place)
+                return self._progress(at)
+            self._report(at)
+            at = following
+        self._report(at)
+        return self._progress(at)
 
     async def _start(self) -> int:
         """The time of the start by this machine's clock, but not before an end on record.
@@ -243,23 +243,23 @@ class BulkChange:
         return step if self._max_jobs is None else min(step, self._max_jobs - self._changed)
 
     @property
-    def _looks(self) -> int:
-        """How many jobs the next page may have; 0 if `max_looks` is reached."""
-        left = PAGE if self._max_looks is None else self._max_looks - self._matching.effort
+    def _page_size(self) -> int:
+        """How many jobs the next page may have; 0 if `max_compared` is reached."""
+        left = PAGE if self._max_compared is None else self._max_compared - self._matching.effort
         return min(PAGE, left)
 
-    def _progress(self, place: Place | None) -> BulkProgress:
+    def _progress(self, at: SelectionCursor | None) -> BulkProgress:
         return BulkProgress(
             changed=self._changed,
             skipped=self._skipped,
             looked_at=self._matching.looked_at,
             unreadable=self._matching.unreadable,
-            cursor=None if place is None else criteria.pack_place(place),
+            cursor=None if at is None else criteria.pack_cursor(at),
         )
 
-    def _report(self, place: Place | None) -> None:
+    def _report(self, at: SelectionCursor | None) -> None:
         if self._on_progress is not None:
-            self._on_progress(self._progress(place))
+            self._on_progress(self._progress(at))
 
 
 def _check_states(kind: str, states: Sequence[State]) -> None:

@@ -92,17 +92,17 @@ def lines(nodes: Iterable[FlowNode]) -> Iterator[str]:
 def _with_rest(nodes: Iterable[FlowNode]) -> list[tuple[int, str]]:
     """Depth and text of each line. Below a node with hidden children, a line says how many."""
     entries: list[tuple[int, str]] = []
-    above: list[FlowNode] = []
+    ancestors: list[FlowNode] = []
 
     def leave(depth: int) -> None:
-        while above and above[-1].depth >= depth:
-            if (left := above.pop()).hidden:
+        while ancestors and ancestors[-1].depth >= depth:
+            if (left := ancestors.pop()).hidden:
                 entries.append((left.depth + 1, f"… {left.hidden:,} more"))
 
     for node in nodes:
         leave(node.depth)
         entries.append((node.depth, str(node)))
-        above.append(node)
+        ancestors.append(node)
     leave(0)
     return entries
 
@@ -165,9 +165,9 @@ async def _roots(store: Store, queue: QueueName, id: str, max_jobs: int) -> list
         roots.update(
             {JobKey(record.queue, record.id): record for record in level if not record.parents}
         )
-        above = [parent for record in level for parent in record.parents if parent not in seen]
-        seen.update(above)
-        climbed = await _get(store, list(dict.fromkeys(above))) if len(seen) < max_jobs else {}
+        parents = [parent for record in level for parent in record.parents if parent not in seen]
+        seen.update(parents)
+        climbed = await _get(store, list(dict.fromkeys(parents))) if len(seen) < max_jobs else {}
         level = [record for record in climbed.values() if record is not None]
     return list(roots.values())
 

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from jobq.core import checks
-from jobq.core.criteria import Criteria, Place, pack_place, unpack_place
+from jobq.core.criteria import Criteria, SelectionCursor, pack_cursor, unpack_cursor
 from jobq.core.queues import QueueRecord
 from jobq.core.records import Filter, JobKey, JobRecord, QueueName
 from jobq.core.states import State
@@ -22,7 +22,7 @@ MAX_PAGE = 1_000
 """Jobs of one page that a request may ask for. A page of large jobs still fits into one message."""
 _REQUEST = 100
 """Jobs of a page if a request names no number."""
-LOOKS = 2_000
+MAX_COMPARED = 2_000
 """Jobs that a bounded call compares with the criteria: a fraction of a second."""
 
 Parameters = Callable[[str], Sequence[str]]
@@ -107,29 +107,31 @@ class Matching:
         self.effort = 0
         """Like `looked_at`, with at least one for each call."""
 
-    def begin(self, cursor: str | None = None) -> Place:
+    def begin(self, cursor: str | None = None) -> SelectionCursor:
         """Where to read first. InvalidJob if the cursor is not one of these criteria."""
-        return unpack_place(cursor or None, self.wanted.digest, len(self._states))
+        return unpack_cursor(cursor or None, self.wanted.digest, len(self._states))
 
-    async def page(self, place: Place, size: int) -> tuple[list[JobRecord], Place | None]:
+    async def page(
+        self, at: SelectionCursor, size: int
+    ) -> tuple[list[JobRecord], SelectionCursor | None]:
         """The matching jobs of one page, and where the next page begins. None at the end."""
         filter = self.wanted.filter(
-            self._queue, self._states[place.state], oldest_first=self._oldest_first
+            self._queue, self._states[at.state], oldest_first=self._oldest_first
         )
-        page = await self._store.find(filter, cursor=place.cursor, limit=size)
+        page = await self._store.find(filter, cursor=at.cursor, limit=size)
         self.effort += max(1, len(page.records))
         matched = [record for record in page.records if self._matches(record)]
         if page.cursor is not None:
-            return matched, replace(place, cursor=page.cursor)
-        if place.state + 1 < len(self._states):
-            return matched, replace(place, state=place.state + 1, cursor=None)
+            return matched, replace(at, cursor=page.cursor)
+        if at.state + 1 < len(self._states):
+            return matched, replace(at, state=at.state + 1, cursor=None)
         return matched, None
 
     async def pages(self, size: int = PAGE) -> AsyncIterator[list[JobRecord]]:
         """The matching jobs of each page, from the beginning. A page may be empty."""
-        place: Place | None = self.begin()
-        while place is not None:
-            matched, place = await self.page(place, size)
+        at: SelectionCursor | None = self.begin()
+        while at is not None:
+            matched, at = await self.page(at, size)
             yield matched
 
     async def records(self, limit: int | None, size: int = PAGE) -> AsyncIterator[JobRecord]:
@@ -194,12 +196,12 @@ async def listed(
 ) -> Listed:
     """The next page of jobs that match. It looks at a bounded number of jobs."""
     matching = Matching(store, queue, criteria, oldest_first=oldest_first)
-    place: Place | None = matching.begin(cursor)
+    at: SelectionCursor | None = matching.begin(cursor)
     found: list[JobRecord] = []
-    while place is not None and len(found) < limit and matching.effort < LOOKS:
-        records, place = await matching.page(place, limit - len(found))
+    while at is not None and len(found) < limit and matching.effort < MAX_COMPARED:
+        records, at = await matching.page(at, limit - len(found))
         found += records
-    return Listed(found, "" if place is None else pack_place(place), matching.effort)
+    return Listed(found, "" if at is None else pack_cursor(at), matching.effort)
 
 
 async def located(

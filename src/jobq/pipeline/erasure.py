@@ -72,7 +72,9 @@ def _digest(salt: str, who: Sequence[Column]) -> Column:
     return F.sha2(F.concat_ws("\0", F.lit(salt), *who), 256)
 
 
-def marked(rows: DataFrame, erasures: Erasures, who: Sequence[Column] | None = None) -> DataFrame:
+def with_erasures(
+    rows: DataFrame, erasures: Erasures, who: Sequence[Column] | None = None
+) -> DataFrame:
     """The rows with a column that is not null for those of erased jobs. See `hit`.
 
     `who` are the tenant, the queue and the job of a row; by default, the columns of these names."""
@@ -84,7 +86,7 @@ def marked(rows: DataFrame, erasures: Erasures, who: Sequence[Column] | None = N
 
 
 def hit(*, created: bool) -> Column:
-    """Whether a marked row belongs to an erased job.
+    """Whether a row of `with_erasures` belongs to an erased job.
 
     With `created`, the row has `created_at`: a job that was created later is another job."""
     known = F.col(_HIT).isNotNull()
@@ -105,4 +107,4 @@ def tombstones(events: DataFrame, erasures: Erasures) -> DataFrame:
         empty = {"kind": F.lit(ERASED), "created_at": F.col("at")}.get(name, empty)
         return F.when(erased, empty).otherwise(F.col(name)).alias(name)
 
-    return marked(events, erasures).select(*map(without_content, events.columns))
+    return with_erasures(events, erasures).select(*map(without_content, events.columns))

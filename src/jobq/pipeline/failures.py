@@ -17,8 +17,8 @@ _OURS = re.compile(r"^jobq\.errors\.\w+: (.+)$", re.MULTILINE)
 
 def jobq_message(error: PySparkException) -> str | None:
     """The message of a jobq error that a Python worker raised, or None if it was another error."""
-    said = _OURS.findall(str(error))
-    return said[-1] if said else None
+    messages = _OURS.findall(str(error))
+    return messages[-1] if messages else None
 
 
 @contextmanager

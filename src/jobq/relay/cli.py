@@ -11,7 +11,7 @@ from pathlib import Path
 import click
 
 from jobq.console import logs
-from jobq.console.discreet import Discreet, said
+from jobq.console.discreet import Discreet, safe_message
 from jobq.core.version import __version__
 from jobq.errors import ConfigError, JobqError
 from jobq.relay.relay import Relay
@@ -86,7 +86,7 @@ def main(
     try:
         asyncio.run(_main(url, target, name, once, Path(refused), metrics_port))
     except JobqError as e:
-        raise click.ClickException(said(e)) from e
+        raise click.ClickException(safe_message(e)) from e
 
 
 async def _main(

@@ -78,7 +78,7 @@ class Relay:
         self.rejected: Rejects = (
             RejectedEvents(rejected) if isinstance(rejected, Path) else rejected
         )
-        self._lanes: dict[QueueName, _Lane] = {}
+        self._shippers: dict[QueueName, _QueueShipper] = {}
         self._others = 0
         self._problem: str | None = None
         # Of a target that notices by itself that it is unavailable, so that one line says it.
@@ -93,21 +93,21 @@ class Relay:
     @property
     def status(self) -> RelayStatus:
         """The current position, lag and counts of the queues that this relay ships."""
-        lanes = tuple(lane.status for lane in self._lanes.values() if lane.leads)
+        statuses = tuple(shipper.status for shipper in self._shippers.values() if shipper.leads)
         return RelayStatus(
-            target=self.target.name, queues=lanes, others=self._others, problem=self._problem
+            target=self.target.name, queues=statuses, others=self._others, problem=self._problem
         )
 
     async def tick(self) -> int:
         """Ship one page of each queue that this relay leads. Returns the number of events."""
         await self._find_queues()
         passes = await asyncio.gather(
-            *(lane.tick() for lane in self._lanes.values()), return_exceptions=True
+            *(shipper.tick() for shipper in self._shippers.values()), return_exceptions=True
         )
-        self._others = sum(not lane.leads for lane in self._lanes.values())
+        self._others = sum(not shipper.leads for shipper in self._shippers.values())
         await self._mark_if_due(caught_up=not any(passes))
         await self._tend_target()
-        # Raised only when every lane is done: a lane that still sends during the next pass would
+        # Raised only when all queues are done: one that still sends during the next pass would
         # break the order of events.
         for failed in (found for found in passes if isinstance(found, BaseException)):
             raise failed
@@ -128,14 +128,14 @@ class Relay:
         if not caught_up and time.monotonic() - self._marked_at < self.mark_every:
             return
         self._marked_at = time.monotonic()
-        lanes = [lane for lane in self._lanes.values() if lane.unmarked]
-        if lanes:
+        shippers = [shipper for shipper in self._shippers.values() if shipper.unmarked]
+        if shippers:
             with contextlib.suppress(TargetUnavailable):
-                await self.mark(*lanes)
+                await self.mark(*shippers)
 
-    async def mark(self, *lanes: _Lane) -> None:
+    async def mark(self, *shippers: _QueueShipper) -> None:
         """Write the marks of some queues. Raises TargetUnavailable if that fails."""
-        due = {lane: lane.unmarked for lane in lanes}
+        due = {shipper: shipper.unmarked for shipper in shippers}
         try:
             async with asyncio.timeout(_MARK_S):
                 await self.target.mark([mark for found in due.values() for mark in found])
@@ -144,8 +144,8 @@ class Relay:
                 self._marking.failed(e)
             raise TargetUnavailable(f"{self.target.name}: could not write marks") from e
         self._marking.over()
-        for lane, found in due.items():
-            lane.marked |= {mark.shard: mark.number for mark in found}
+        for shipper, found in due.items():
+            shipper.marked |= {mark.shard: mark.number for mark in found}
 
     async def drain(self) -> int:
         """Ship everything that is there. Returns the number of events.
@@ -157,7 +157,7 @@ class Relay:
         while True:
             while shipped := await self.tick():
                 total += shipped
-            others = [lane.queue for lane in self._lanes.values() if not lane.leads]
+            others = [shipper.queue for shipper in self._shippers.values() if not shipper.leads]
             if not others:
                 return total
             if time.monotonic() > deadline:
@@ -173,8 +173,8 @@ class Relay:
 
     async def _find_queues(self) -> None:
         for record in await self.store.queues():
-            if record.queue not in self._lanes:
-                self._lanes[record.queue] = _Lane(self, record.queue)
+            if record.queue not in self._shippers:
+                self._shippers[record.queue] = _QueueShipper(self, record.queue)
 
     async def run(self) -> None:
         """Ship events until `stop` is called. Waits and retries while the store is unavailable."""
@@ -210,7 +210,7 @@ class Relay:
         self._stopping.set()
 
 
-class _Lane:
+class _QueueShipper:
     """Ships one queue's log to the target."""
 
     def __init__(self, relay: Relay, queue: QueueName) -> None:

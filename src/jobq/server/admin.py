@@ -210,7 +210,7 @@ class AdminService:
             "rerun",
             actor=None,
             now_ms=self._context.clock(),
-            max_looks=page_size(request.limit),
+            max_compared=page_size(request.limit),
             cursor=request.cursor,
             oldest_first=True,
         )

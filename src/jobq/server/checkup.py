@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import NamedTuple
 
-from jobq.console.discreet import said
+from jobq.console.discreet import safe_message
 from jobq.core.redact import redacted_url
 from jobq.server.plan import Plan
 from jobq.server.readiness import accepts_writes
@@ -43,7 +43,7 @@ async def _checked(name: str, check: Callable[[Plan], Awaitable[str]], plan: Pla
     except TimeoutError:
         return Finding(False, f"{name}: no reply within {_PATIENCE_S:g} s")
     except Exception as e:  # a driver may raise anything, and the other checks should still run
-        return Finding(False, f"{name}: {said(e) or type(e).__name__}")
+        return Finding(False, f"{name}: {safe_message(e) or type(e).__name__}")
     return Finding(True, f"{name}: {found}")
 
 

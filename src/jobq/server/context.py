@@ -9,10 +9,10 @@ from typing import Any, NamedTuple, Protocol
 import grpc
 import grpc.aio
 
+from jobq.access.caller_errors import CallerErrors
 from jobq.access.guard import GuardedStore
 from jobq.access.principal import ANYONE, Principal
 from jobq.access.quotas import TenantRules
-from jobq.access.told import Told
 from jobq.server.clients import Clients
 from jobq.server.settings import ServerSettings
 from jobq.server.tokens import UnknownKey
@@ -75,7 +75,7 @@ class ServerContext:
         self._authenticator = authenticator
         self._clients = clients
         self._guarded: dict[Principal, GuardedStore] = {}
-        self.told = Told(store.url)
+        self.error_for_caller = CallerErrors(store.url)
         """What callers are told of errors."""
         self.on_call: Callable[[str, grpc.StatusCode, float], None] | None = None
         """Is told of every call that ended: its method, its status and its seconds."""

@@ -6,7 +6,7 @@ import time
 from collections.abc import AsyncIterator, Iterator, Sequence
 
 from jobq.access.guard import GuardedStore
-from jobq.client.deadline import LOOK_AGAIN
+from jobq.client.deadline import CHECK_AGAIN_S
 from jobq.client.gathered import RENEW_S, Gathered
 from jobq.client.log_reader import BEGINNING
 from jobq.core.checks import check_id
@@ -70,20 +70,20 @@ class EventStream:
     async def _live(
         self, grown: Gathered[QueueName], renew: float
     ) -> AsyncIterator[pb.EventsResponse]:
-        told = time.monotonic()
+        sent_at = time.monotonic()
         changed: Sequence[QueueName] = list(self._log.positions)
         while time.monotonic() < renew:
             for queue in changed:
                 async for reply in self._kept(queue):
-                    told = time.monotonic()
+                    sent_at = time.monotonic()
                     yield reply
             self._stopping.check()
-            if time.monotonic() - told >= _ALIVE_S:
-                told = time.monotonic()
+            if time.monotonic() - sent_at >= _ALIVE_S:
+                sent_at = time.monotonic()
                 for reply in self._positions():
                     yield reply
             with self._stopping.wakes(grown.bell):
-                found = await grown.next(LOOK_AGAIN)
+                found = await grown.next(CHECK_AGAIN_S)
             changed = [each for each in self._log.positions if found is None or each in found]
 
     def _positions(self) -> Iterator[pb.EventsResponse]:

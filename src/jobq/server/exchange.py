@@ -15,8 +15,8 @@ import grpc
 import grpc.aio
 import msgspec
 
+from jobq.access.caller_errors import Unready
 from jobq.access.guard import GuardedStore
-from jobq.access.told import Unready
 from jobq.errors import ConfigError, InvalidJob, JobqError
 from jobq.rpc import contract, frames
 from jobq.rpc.frames import Beat, Call, Cancel, Frame, Hello, Item, Reply, Time, Welcome
@@ -163,7 +163,8 @@ class Stream:
                 for frame in unpacker.feed(message):
                     self._take(frame)
         except JobqError as error:
-            await self._end_with(self._service.context.told(error, "the exchange stream"))
+            shown = self._service.context.error_for_caller(error, "the exchange stream")
+            await self._end_with(shown)
         except (TimeoutError, *_UNREADABLE) as error:
             await self._end_with(InvalidJob(f"this is not an exchange stream of jobq: {error}"))
 
@@ -239,8 +240,8 @@ class Stream:
         try:
             await work
         except Exception as error:
-            told = self._service.context.told(error, f"the call {call.method}")
-            self.send(refusal_of(call.number, told))
+            shown = self._service.context.error_for_caller(error, f"the call {call.method}")
+            self.send(refusal_of(call.number, shown))
 
     async def _call(self, call: Call) -> None:
         assert self._store is not None

@@ -2,7 +2,7 @@
 
 It decodes requests, finds out who calls, bounds sizes and times, and turns errors into statuses. A
 caller never sees a stack trace, nor where the store is: such an error is logged under a number, and
-the caller gets that number (access/told.py).
+the caller gets that number (access/caller_errors.py).
 
 A service is a class with one method per RPC, except for those that only pass on (passing.py). A
 method gets the request (an async iterator of
@@ -149,9 +149,9 @@ class Handlers:
         """Bytes of one request."""
         return self._context.settings.max_message
 
-    def told(self, error: Exception, method: str) -> JobqError:
+    def error_for_caller(self, error: Exception, method: str) -> JobqError:
         """The error as the caller is told of it."""
-        return self._context.told(error, method)
+        return self._context.error_for_caller(error, method)
 
     def observe(self, method: str, code: StatusCode, seconds: float) -> None:
         """A call has ended."""
@@ -252,10 +252,10 @@ class _Call:
         if isinstance(error, TimeoutError) and not isinstance(error, JobqError):
             text = f"{self._name} took more than {MAX_CALL_S:g} s"
             return StatusCode.DEADLINE_EXCEEDED, text, None
-        told = self._handlers.told(error, self._name)
+        shown = self._handlers.error_for_caller(error, self._name)
         if not isinstance(error, JobqError):
-            return StatusCode.INTERNAL, str(told), None
-        return status.code_of(told), str(told), status.name_of(told)
+            return StatusCode.INTERNAL, str(shown), None
+        return status.code_of(shown), str(shown), status.name_of(shown)
 
     def _ended(self, code: StatusCode, started: float) -> None:
         self._handlers.observe(self._name, code, time.perf_counter() - started)

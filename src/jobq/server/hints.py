@@ -68,8 +68,8 @@ class Hints:
         self._sleeping: dict[QueueName, dict[asyncio.Event, int]] = {}
         self._left: dict[QueueName, tuple[int, float]] = {}
         """Jobs for which nobody slept, and until when a worker that falls asleep looks for them."""
-        self._untold: dict[QueueName, int] = {}
-        self._told = asyncio.Event()
+        self._unsent: dict[QueueName, int] = {}
+        self._has_unsent = asyncio.Event()
         self._lost = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
         self._warned = False
@@ -113,10 +113,10 @@ class Hints:
         if not self.up:
             return
         for queue, jobs in work.items():
-            if queue in self._untold or len(self._untold) < _MAX_QUEUES:
-                self._untold[queue] = min(MAX_JOBS, self._untold.get(queue, 0) + jobs)
-        if self._untold:
-            self._told.set()
+            if queue in self._unsent or len(self._unsent) < _MAX_QUEUES:
+                self._unsent[queue] = min(MAX_JOBS, self._unsent.get(queue, 0) + jobs)
+        if self._unsent:
+            self._has_unsent.set()
 
     def start(self) -> None:
         """Connect, and stay connected. Returns at once."""
@@ -174,20 +174,20 @@ class Hints:
     async def _publish(self, publishing: Connection, listening: Connection) -> None:
         """Send hints as they come: those of one moment together, one command at a time."""
         while True:
-            told = asyncio.ensure_future(self._told.wait())
+            has_unsent = asyncio.ensure_future(self._has_unsent.wait())
             lost = asyncio.ensure_future(self._lost.wait())
             try:
                 done, _ = await asyncio.wait(
-                    {told, lost}, timeout=PING_S, return_when=asyncio.FIRST_COMPLETED
+                    {has_unsent, lost}, timeout=PING_S, return_when=asyncio.FIRST_COMPLETED
                 )
             finally:
-                told.cancel()
+                has_unsent.cancel()
                 lost.cancel()
             if lost in done:
                 raise StoreUnavailable("the connection was lost")
-            if told in done:
-                self._told.clear()
-                work, self._untold = self._untold, {}
+            if has_unsent in done:
+                self._has_unsent.clear()
+                work, self._unsent = self._unsent, {}
                 message = _encode((self._name, list(work.items())))
                 await publishing.ask("PUBLISH", self._channel, message)
                 self.sent += 1
@@ -216,8 +216,8 @@ class Hints:
 
     def _down(self, error: Exception) -> None:
         self.up = False
-        self._untold.clear()
-        self._told.clear()
+        self._unsent.clear()
+        self._has_unsent.clear()
         if not self._warned:
             self._warned = True
             log.warning(

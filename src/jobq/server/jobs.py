@@ -45,7 +45,7 @@ class JobService:
 
     def __init__(self, context: ServerContext) -> None:
         self._stopping = Stopping()
-        submitter = Submitter(context.settings.max_payload, context.told)
+        submitter = Submitter(context.settings.max_payload, context.error_for_caller)
         self.Submit, self.SubmitMany = submitter.one, submitter.many
         self.SubmitStream, self.SubmitFlow = submitter.stream, submitter.flow
         self._max_payload = context.settings.max_payload
@@ -115,8 +115,8 @@ class JobService:
         key = convert.job_key(caller.queue(request.queue, request.tenant), request.id)
         if request.follow:
             deadline = self._stopping.deadline(None)
-            async for look in following.looks(caller.session, key, None, deadline):
-                for reply in _lines(look.lines):
+            async for update in following.updates(caller.session, key, None, deadline):
+                for reply in _lines(update.lines):
                     yield reply
             return
         await _found(key, caller)

@@ -194,12 +194,12 @@ class JwksSource:
 
     def __init__(
         self,
-        place: str | Path,
+        location: str | Path,
         allowed: frozenset[str],
         *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.place = place
+        self.location = location
         self.keys = KeySet()
         self.failures = 0
         """Reads that failed since the last one that worked."""
@@ -212,12 +212,12 @@ class JwksSource:
     async def load(self) -> None:
         """Read the set. ConfigError if it cannot be used."""
         self._read_at = self._clock()
-        data = await asyncio.to_thread(_contents, self.place)
+        data = await asyncio.to_thread(_contents, self.location)
         if data != self._data:
-            keys = parse_jwks(data, self._allowed, secrets=isinstance(self.place, Path))
+            keys = parse_jwks(data, self._allowed, secrets=isinstance(self.location, Path))
             self.keys.replace(keys)
             if self._data is not None:
-                log.info("the key set %s has changed: %d keys", self.place, len(keys))
+                log.info("the key set %s has changed: %d keys", self.location, len(keys))
             self._data = data
         self.failures = 0
 
@@ -234,7 +234,7 @@ class JwksSource:
             self.failures += 1
             log.warning("the key set cannot be read, and the old keys stay in use: %s", e)
 
-    async def look_for_more(self) -> bool:
+    async def fetch_more(self) -> bool:
         """Read the set for a key that is missing. False if it was read only seconds ago."""
         if self._clock() - self._read_at < _RETRY_S:
             return False
@@ -250,15 +250,15 @@ class JwksSource:
             await self.refresh()
 
 
-def _contents(place: str | Path) -> bytes:
-    if isinstance(place, Path):
-        return read(place)
-    request = urllib.request.Request(place, headers={"Accept": "application/json"})
+def _contents(location: str | Path) -> bytes:
+    if isinstance(location, Path):
+        return read(location)
+    request = urllib.request.Request(location, headers={"Accept": "application/json"})
     try:
         with urllib.request.urlopen(request, timeout=_FETCH_S) as reply:
             data: bytes = reply.read(_MAX_JWKS + 1)
     except (OSError, ValueError) as e:
-        raise ConfigError(f"cannot read {place}: {e}") from e
+        raise ConfigError(f"cannot read {location}: {e}") from e
     if len(data) > _MAX_JWKS:
-        raise ConfigError(f"{place} is larger than {_MAX_JWKS:,} bytes: it is not a key set")
+        raise ConfigError(f"{location} is larger than {_MAX_JWKS:,} bytes: it is not a key set")
     return data

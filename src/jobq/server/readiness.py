@@ -44,7 +44,7 @@ class Readiness:
         """The server stops: load balancers should send no more calls."""
         self.stopping = True
 
-    async def look(self) -> str | None:
+    async def check(self) -> str | None:
         """Ask the store. Returns why the server is not ready; None if it is."""
         problem: str | None = None
         try:
@@ -73,7 +73,7 @@ class Readiness:
         """Look every few seconds, until this is cancelled."""
         while True:
             await asyncio.sleep(_EVERY_S)
-            await self.look()
+            await self.check()
 
     def route(self, loop: asyncio.AbstractEventLoop) -> Route:
         """The route of /readyz. It looks again whenever it is asked."""
@@ -82,7 +82,7 @@ class Readiness:
             if self.stopping:
                 return answer("the server stops")
             try:
-                looking = asyncio.run_coroutine_threadsafe(self.look(), loop)
+                looking = asyncio.run_coroutine_threadsafe(self.check(), loop)
                 return answer(looking.result(2 * _READY_S))
             except TimeoutError:
                 return answer("the server is busy")

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Sequence
 from grpc import StatusCode
 from msgspec.structs import replace
 
-from jobq.access.told import Told
+from jobq.access.caller_errors import CallerErrors
 from jobq.client.ids import new_id
 from jobq.client.session import CHUNK
 from jobq.core.bounds import queue_full
@@ -20,7 +20,7 @@ from jobq.errors import InvalidJob, JobqError, PayloadTooLarge, QueueFull
 from jobq.rpc import convert, status
 from jobq.rpc.v1 import common_pb2 as common
 from jobq.rpc.v1 import jobs_pb2 as pb
-from jobq.server.crowd import Crowd
+from jobq.server.coalescing import Coalescer
 from jobq.server.handlers import Caller
 from jobq.server.tracing import traced
 
@@ -39,10 +39,10 @@ _KEY = "idempotency-key"
 class Submitter:
     """Stores the jobs of requests."""
 
-    def __init__(self, max_payload: int, told: Told) -> None:
+    def __init__(self, max_payload: int, error_for_caller: CallerErrors) -> None:
         self._max_payload = max_payload
-        self._told = told
-        self._crowd = Crowd()
+        self._error_for_caller = error_for_caller
+        self._coalescer = Coalescer()
 
     async def one(self, request: pb.SubmitRequest, caller: Caller) -> pb.SubmitResponse:
         """Store one job. QueueFull if there is no room."""
@@ -53,8 +53,8 @@ class Submitter:
             new, caller.tenant(request.tenant), new_id, max_payload=self._max_payload
         )
         spec = traced([spec], caller)[0]
-        with self._crowd:
-            await self._crowd.gather()
+        with self._coalescer:
+            await self._coalescer.gather()
             result = await caller.session.sender.put(spec)
         if result.full is not None:
             raise queue_full(spec.queue.queue, result.full)
@@ -133,9 +133,9 @@ class Submitter:
 
     def _result(self, spec: JobSpec, result: PutResult | JobqError) -> pb.SubmitResponse:
         if isinstance(result, JobqError):
-            told = self._told(result, "SubmitMany")
-            code: int = status.code_of(told).value[0]
-            refusal = pb.Refusal(code=code, message=status.shortened(str(told)))
+            shown = self._error_for_caller(result, "SubmitMany")
+            code: int = status.code_of(shown).value[0]
+            refusal = pb.Refusal(code=code, message=status.shortened(str(shown)))
             return pb.SubmitResponse(id=spec.id, refused=refusal)
         if result.full is None:
             return convert.submitted(result)

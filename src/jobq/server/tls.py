@@ -18,7 +18,7 @@ from jobq.server.files import read
 
 log = logging.getLogger("jobq.server")
 
-_LOOK_S = 1.0
+_CHECK_S = 1.0
 """Seconds between two looks at the files. Each new connection asks, and a busy server has many."""
 
 
@@ -37,7 +37,7 @@ class Certificates:
         """Read and check the files. ConfigError says what is wrong."""
         self.files = files
         self._stamp = _stamp(files)
-        self._looked = time.monotonic()
+        self._checked_at = time.monotonic()
         self._current = _read(files)
 
     def credentials(self) -> grpc.ServerCredentials:
@@ -51,9 +51,9 @@ class Certificates:
     def _fetch(self) -> grpc.ServerCertificateConfiguration | None:
         """Called by gRPC for each new connection, in a thread of gRPC's. None: nothing changed."""
         now = time.monotonic()
-        if now - self._looked < _LOOK_S:
+        if now - self._checked_at < _CHECK_S:
             return None
-        self._looked = now
+        self._checked_at = now
         return self.reload()
 
     def reload(self) -> grpc.ServerCertificateConfiguration | None:

@@ -93,7 +93,7 @@ class Tokens:
 
     async def look_for_key(self) -> bool:
         """Read the key set again, because a token has an unknown key. True if it has changed."""
-        return self._source is not None and await self._source.look_for_more()
+        return self._source is not None and await self._source.fetch_more()
 
     def _verified(self, token: str, digest: bytes) -> _Known:
         self._known.pop(digest, None)

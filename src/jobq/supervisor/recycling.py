@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-_LOOK_S = 0.25
+_MEASURE_S = 0.25
 """Seconds between two readings of the memory in use. Each takes about 10 µs."""
 
 
@@ -33,23 +33,23 @@ class Recycling:
         self._memory = memory or resident_bytes
         self._clock = clock
         self._jobs = 0
-        self._look_at = clock()
-        self._said = False
+        self._measure_at = clock()
+        self._reported = False
 
     def ended(self, jobs: int) -> str | None:
         """Count jobs that have ended. Returns the reason for a replacement, once."""
         self._jobs += jobs
-        if self._said:
+        if self._reported:
             return None
         why = self._why()
-        self._said = why is not None
+        self._reported = why is not None
         return why
 
     def _why(self) -> str | None:
         if self._max_jobs is not None and self._jobs >= self._max_jobs:
             return f"it has run {self._jobs} jobs (--max-jobs {self._max_jobs})"
-        if self._max_memory is not None and (now := self._clock()) >= self._look_at:
-            self._look_at = now + _LOOK_S
+        if self._max_memory is not None and (now := self._clock()) >= self._measure_at:
+            self._measure_at = now + _MEASURE_S
             if (used := self._memory()) > self._max_memory:
                 return f"it uses {_mib(used)} of memory (--max-memory {_mib(self._max_memory)})"
         return None

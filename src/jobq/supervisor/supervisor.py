@@ -23,7 +23,7 @@ from itertools import count
 from pathlib import Path
 
 from jobq.supervisor.process import WorkerProcess
-from jobq.supervisor.slot import Slot, Why
+from jobq.supervisor.seat import Seat, Why
 from jobq.supervisor.wire import Order, Report
 
 log = logging.getLogger("jobq.supervisor")
@@ -63,7 +63,7 @@ class Supervisor:
         self._folder = folder
         self._changes = changes
         self._on_end = on_end
-        self._slots = [Slot() for _ in range(processes)]
+        self._seats = [Seat() for _ in range(processes)]
         self._leaving: dict[WorkerProcess, asyncio.TimerHandle] = {}  # and when each is killed
         self._was_up = False  # one process has been up
         self._stopping = False
@@ -93,20 +93,20 @@ class Supervisor:
         """Why not all processes work, in words. None if they do. Any thread may call this."""
         if self._stopping:
             return "the supervisor stops"
-        wanted = [slot for slot in self._slots if not slot.shut_down]
-        up = sum(slot.process is not None and slot.process.up for slot in wanted)
+        wanted = [seat for seat in self._seats if not seat.shut_down]
+        up = sum(seat.process is not None and seat.process.up for seat in wanted)
         return None if up == len(wanted) else f"{up} of {len(wanted)} worker processes are up"
 
     # ── the loop ──
 
     def _over(self) -> bool:
         empty = not any(self._all())
-        return empty and (self._stopping or all(slot.shut_down for slot in self._slots))
+        return empty and (self._stopping or all(seat.shut_down for seat in self._seats))
 
     async def _sleep(self) -> None:
         """Wait for an event, or until a process may be started."""
         now = time.monotonic()
-        due = [slot.due for slot in self._slots if slot.due > now and not self._stopping]
+        due = [seat.due for seat in self._seats if seat.due > now and not self._stopping]
         try:
             async with asyncio.timeout(min(due) - now if due else None):
                 await self._woken.wait()
@@ -115,21 +115,21 @@ class Supervisor:
 
     def _start_missing(self) -> None:
         now = time.monotonic()
-        for slot in self._slots if self._was_up else self._slots[:1]:
-            if not (self._stopping or slot.processes or slot.shut_down) and slot.due <= now:
-                slot.process = self._start(slot)
+        for seat in self._seats if self._was_up else self._seats[:1]:
+            if not (self._stopping or seat.processes or seat.shut_down) and seat.due <= now:
+                seat.process = self._start(seat)
 
     def _start_successor(self) -> None:
         """Start the successor of one process that is to be replaced, unless another one starts."""
         now = time.monotonic()
-        if self._stopping or any(slot.successor for slot in self._slots):
+        if self._stopping or any(seat.successor for seat in self._seats):
             return
-        for slot in self._slots:
-            if slot.why is not None and slot.process is not None and slot.due <= now:
-                slot.successor = successor = self._start(slot)
+        for seat in self._seats:
+            if seat.why is not None and seat.process is not None and seat.due <= now:
+                seat.successor = successor = self._start(seat)
                 if successor is not None:
                     asyncio.get_running_loop().call_later(
-                        _SLOW_START_S, self._warn_if_slow, slot, successor
+                        _SLOW_START_S, self._warn_if_slow, seat, successor
                     )
                 return
 
@@ -141,27 +141,27 @@ class Supervisor:
             if process in self._leaving:
                 self._left(process)
                 continue
-            slot = next(slot for slot in self._slots if process in slot.processes)
-            if process is slot.successor:
-                slot.successor = None
-                self._successor_died(slot, process)
+            seat = next(seat for seat in self._seats if process in seat.processes)
+            if process is seat.successor:
+                seat.successor = None
+                self._successor_died(seat, process)
             else:
-                slot.process, slot.successor = slot.successor, None
-                self._died(slot, process)
+                seat.process, seat.successor = seat.successor, None
+                self._died(seat, process)
 
     def _all(self) -> list[WorkerProcess]:
-        return [*self._leaving, *(process for slot in self._slots for process in slot.processes)]
+        return [*self._leaving, *(process for seat in self._seats for process in seat.processes)]
 
     # ── starting ──
 
-    def _start(self, slot: Slot) -> WorkerProcess | None:
-        """Start a process under the first free name. The slot waits if the system refuses."""
+    def _start(self, seat: Seat) -> WorkerProcess | None:
+        """Start a process under the first free name. The seat waits if the system refuses."""
         taken = {process.name for process in self._all()}
         name = next(name for n in count(1) if (name := f"{self._name}-{n}") not in taken)
         try:
             process = WorkerProcess(name, self._command, self._folder, self._reported)
         except OSError as error:
-            delay_s = slot.failed(0.0, time.monotonic())
+            delay_s = seat.failed(0.0, time.monotonic())
             log.error(
                 "worker process %s could not be started: %s; trying again in %g s",
                 name,
@@ -174,31 +174,31 @@ class Supervisor:
 
     def _reported(self, process: WorkerProcess, report: Report) -> None:
         self._woken.set()
-        slot = next((slot for slot in self._slots if process in slot.processes), None)
-        if slot is None:  # it is leaving already
+        seat = next((seat for seat in self._seats if process in seat.processes), None)
+        if seat is None:  # it is leaving already
             return
         if report is Report.UP:
             log.info("%s is up after %.1f s", process, process.age_s)
             self._was_up = True
-            if process is slot.successor:
-                self._replace(slot, process)
+            if process is seat.successor:
+                self._replace(seat, process)
         elif report is Report.FULL:
-            slot.why = slot.why or Why.RECYCLE
+            seat.why = seat.why or Why.RECYCLE
         else:
-            slot.shut_down, slot.why = True, None
-            self._dismiss_successor(slot)
+            seat.shut_down, seat.why = True, None
+            self._dismiss_successor(seat)
 
-    def _replace(self, slot: Slot, successor: WorkerProcess) -> None:
+    def _replace(self, seat: Seat, successor: WorkerProcess) -> None:
         """The successor is up: have the old process drain."""
-        assert slot.process is not None
-        self._dismiss(slot.process, Order.DRAIN)
-        slot.process, slot.successor = successor, None
-        why, slot.why = slot.why, None
-        if why is Why.RESTART and not any(slot.why is Why.RESTART for slot in self._slots):
+        assert seat.process is not None
+        self._dismiss(seat.process, Order.DRAIN)
+        seat.process, seat.successor = successor, None
+        why, seat.why = seat.why, None
+        if why is Why.RESTART and not any(seat.why is Why.RESTART for seat in self._seats):
             log.info("all worker processes have been replaced")
 
-    def _warn_if_slow(self, slot: Slot, successor: WorkerProcess) -> None:
-        if slot.successor is successor:
+    def _warn_if_slow(self, seat: Seat, successor: WorkerProcess) -> None:
+        if seat.successor is successor:
             log.warning(
                 "%s is not up after %g s; the process that it is to replace works on",
                 successor,
@@ -207,18 +207,18 @@ class Supervisor:
 
     # ── ends ──
 
-    def _died(self, slot: Slot, process: WorkerProcess) -> None:
+    def _died(self, seat: Seat, process: WorkerProcess) -> None:
         """A process has ended that nobody had told to."""
-        slot.why = None
-        if slot.shut_down:
+        seat.why = None
+        if seat.shut_down:
             log.info("%s was shut down by an operator and is not replaced", process)
-        elif slot.process is not None:
+        elif seat.process is not None:
             log.error("%s %s; its successor starts already", process, process.ending)
         elif self._was_up:
-            delay_s = slot.failed(process.age_s, time.monotonic())
+            delay_s = seat.failed(process.age_s, time.monotonic())
             log.error("%s %s; starting it again in %g s", process, process.ending, delay_s)
         elif self._changes is not None:
-            slot.due = float("inf")
+            seat.due = float("inf")
             log.error("%s %s before it was up; waiting for a change", process, process.ending)
         else:
             log.critical(
@@ -229,10 +229,10 @@ class Supervisor:
             self._stopping = True
             self._code = process.exit_code if process.exit_code > 0 else 1
 
-    def _successor_died(self, slot: Slot, successor: WorkerProcess) -> None:
+    def _successor_died(self, seat: Seat, successor: WorkerProcess) -> None:
         """A successor has ended before it was up. The process that it was to replace works on."""
-        if slot.why is Why.RESTART:
-            for other in self._slots:
+        if seat.why is Why.RESTART:
+            for other in self._seats:
                 other.why = None if other.why is Why.RESTART else other.why
             log.error(
                 "%s %s before it was up: the restart ends here, and the processes that were not "
@@ -241,7 +241,7 @@ class Supervisor:
                 successor.ending,
             )
         else:
-            delay_s = slot.failed(successor.age_s, time.monotonic())
+            delay_s = seat.failed(successor.age_s, time.monotonic())
             log.error(
                 "%s %s before it was up; trying again in %g s",
                 successor,
@@ -271,10 +271,10 @@ class Supervisor:
             patience_s, self._lose_patience, process, patience_s
         )
 
-    def _dismiss_successor(self, slot: Slot) -> None:
-        if slot.successor is not None:
-            self._dismiss(slot.successor, Order.DRAIN)
-            slot.successor = None
+    def _dismiss_successor(self, seat: Seat) -> None:
+        if seat.successor is not None:
+            self._dismiss(seat.successor, Order.DRAIN)
+            seat.successor = None
 
     def _lose_patience(self, process: WorkerProcess, patience_s: float) -> None:
         log.error("%s has not stopped within %g s and is killed", process, patience_s)
@@ -298,22 +298,22 @@ class Supervisor:
         for process in processes:
             if order is Order.RELEASE or process not in self._leaving:
                 self._dismiss(process, order)
-        for slot in self._slots:
-            slot.process = slot.successor = None
+        for seat in self._seats:
+            seat.process = seat.successor = None
         self._woken.set()
 
     # ── restarting ──
 
     def _restart(self, cause: str) -> None:
-        """Replace all processes, one after the other. Empty slots are filled."""
+        """Replace all processes, one after the other. Empty seats are filled."""
         if self._stopping:
             return
         log.info("%s: replacing all worker processes, one after the other", cause)
-        for slot in self._slots:
-            slot.shut_down = False
-            slot.forgive()
-            slot.why = None if slot.process is None else Why.RESTART
-            self._dismiss_successor(slot)  # it may have the old code
+        for seat in self._seats:
+            seat.shut_down = False
+            seat.forgive()
+            seat.why = None if seat.process is None else Why.RESTART
+            self._dismiss_successor(seat)  # it may have the old code
         self._woken.set()
 
     async def _watch(self) -> None:

@@ -7,7 +7,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from jobq.api.middleware import Onions
+from jobq.api.middleware import WorkerMiddleware
 from jobq.client.ids import new_id
 from jobq.core.records import Claim, QueueName
 from jobq.engine.exchange import Exchange
@@ -20,7 +20,7 @@ from jobq.engine.slots import Bell, Slots
 from jobq.stores.base import Store
 from jobq.testing.inline import CallPlain, InlineExecutors, InlineRunner
 
-_LOOK_AGAIN = 0.02
+_CHECK_AGAIN_S = 0.02
 """Seconds after which `drain` looks for jobs that a running handler may have enqueued."""
 
 
@@ -55,7 +55,7 @@ class Drainer:
             bell=self._bell,
             notes=self._notes,
             settings=settings,
-            around_of=Onions(),
+            around_of=WorkerMiddleware(),
             state=state,
         )
         self._exchange = Exchange(
@@ -88,7 +88,7 @@ class Drainer:
                 continue
             if runner.open or claim is None:
                 # With free slots, look again soon: a running job may wait for one it enqueued.
-                await self._bell.wait(_LOOK_AGAIN if self._slots.free else None)
+                await self._bell.wait(_CHECK_AGAIN_S if self._slots.free else None)
             elif not settled.leases:
                 return settled.next_due_ms
 

@@ -31,7 +31,7 @@ log = logging.getLogger("jobq.web")
 
 PACE_S = 1.0
 """Seconds between two reads for one feed. A person cannot read faster."""
-LOOK_AGAIN_S = 10.0
+CHECK_AGAIN_S = 10.0
 """Seconds after which a feed reads without a signal."""
 _WORKERS_S = 2.0
 """Seconds between two looks at the workers, which send heartbeats every few seconds."""
@@ -89,7 +89,7 @@ class Feed:
         self.last: Message | None = None
         self.over = False
 
-    async def look(self, view: View, heard: set[str]) -> Message | None:
+    async def read(self, view: View, heard: set[str]) -> Message | None:
         """What there is to tell. `heard` are the kinds of signals since the last look."""
         raise NotImplementedError
 
@@ -116,14 +116,14 @@ class Feed:
         renew = time.monotonic() + RENEW_S
         heard: set[str] = set()
         while not self.over and time.monotonic() < renew:
-            message = await self.look(view, heard)
+            message = await self.read(view, heard)
             if message is not None:
                 self.tell(message)
             if self.over:
                 self.tell(Message("end", b"{}"))
                 return
             await asyncio.sleep(PACE_S)  # what arrives meanwhile is told together
-            heard = await gathered.next(LOOK_AGAIN_S) or set()
+            heard = await gathered.next(CHECK_AGAIN_S) or set()
 
 
 class QueueFeed(Feed):
@@ -134,7 +134,7 @@ class QueueFeed(Feed):
         self._queue = queue
         self._before: QueueLive | None = None
 
-    async def look(self, view: View, heard: set[str]) -> Message | None:
+    async def read(self, view: View, heard: set[str]) -> Message | None:
         """The queue, if it has changed."""
         stats = await view.store.stats(self._queue)
         now = QueueLive(
@@ -162,7 +162,7 @@ class JobFeed(Feed):
         self._lines: Sequence[str] = ()
         self._before: JobLive | None = None
 
-    async def look(self, view: View, heard: set[str]) -> Message | None:
+    async def read(self, view: View, heard: set[str]) -> Message | None:
         """The job, if it has changed."""
         (record,) = await view.store.get([self._job])
         if record is None:
@@ -200,23 +200,23 @@ class WorkersFeed(Feed):
     def __init__(self) -> None:
         super().__init__([])
         self._before: list[WorkerRecord] | None = None
-        self._told = 0.0
+        self._sent_at = 0.0
 
-    async def look(self, view: View, heard: set[str]) -> Message | None:
+    async def read(self, view: View, heard: set[str]) -> Message | None:
         """Whether a worker has come, gone or changed, or all heartbeats have become old."""
         found = await view.store.workers()
         now = [msgspec.structs.replace(each, seen_ms=0) for each in found]
-        old = time.monotonic() - self._told >= LOOK_AGAIN_S
+        old = time.monotonic() - self._sent_at >= CHECK_AGAIN_S
         if now == self._before and not (old and found):
             return None
-        self._before, self._told = now, time.monotonic()
+        self._before, self._sent_at = now, time.monotonic()
         return Message("workers", b"{}")
 
     async def run(self, view: View) -> None:
         """Look every few seconds."""
         while True:
             try:
-                if (message := await self.look(view, set())) is not None:
+                if (message := await self.read(view, set())) is not None:
                     self.tell(message)
                 await asyncio.sleep(_WORKERS_S)
             except JobqError as e:

@@ -32,7 +32,7 @@ class Layout(NamedTuple):
 
     width: int
     height: int
-    places: list[tuple[int, int]]
+    positions: list[tuple[int, int]]
     paths: list[str]
 
 
@@ -74,12 +74,12 @@ def lay_out(count: int, edges: Sequence[Edge]) -> Layout:
     y = _heights(rows, before, after, count)
     lowest = min(y, default=0.0)
     y = [value - lowest + _MARGIN for value in y]
-    places = [(_x(layers[node]), round(y[node])) for node in range(count)]
+    positions = [(_x(layers[node]), round(y[node])) for node in range(count)]
     paths = [_path([(_x(layer_of_all[n]), round(y[n])) for n in chain]) for chain in chains]
     return Layout(
         width=_x(max(layers, default=0)) + NODE_WIDTH + _MARGIN,
         height=round(max(y, default=0.0)) + NODE_HEIGHT + _MARGIN,
-        places=places,
+        positions=positions,
         paths=paths,
     )
 
@@ -176,8 +176,8 @@ def _apart(wishes: Sequence[float], row: Sequence[int], count: int) -> list[floa
     for wish, offset in zip(wishes, offsets, strict=False):
         average, size = wish - offset, 1
         while blocks and blocks[-1][0] > average:
-            above, more = blocks.pop()
-            average = (average * size + above * more) / (size + more)
+            pooled, more = blocks.pop()
+            average = (average * size + pooled * more) / (size + more)
             size += more
         blocks.append((average, size))
     averages = [average for average, size in blocks for _ in range(size)]

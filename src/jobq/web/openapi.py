@@ -130,4 +130,4 @@ def _summary(function: Any) -> str:
 
 
 def _needs(door: Door) -> str:
-    return f"Needs the scope {door.said()}. admin is always enough."
+    return f"Needs the scope {door.in_words()}. admin is always enough."

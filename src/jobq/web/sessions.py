@@ -37,7 +37,7 @@ class Session(msgspec.Struct, frozen=True, kw_only=True):
     digest: str | None = None
     """The SHA-256 of the token, if a file of tokens decides whether it is still valid."""
     key: str | None = None
-    """The mark of the key that has signed the token, if it was signed."""
+    """The fingerprint of the key that has signed the token, if it was signed."""
 
 
 class Signer:
@@ -70,10 +70,10 @@ class Signer:
             until_s=until_s,
             name=os.urandom(9).hex(),
             digest=digest,
-            key=None if key is None else self.mark(key),
+            key=None if key is None else self.fingerprint(key),
         )
 
-    def mark(self, key: bytes) -> str:
+    def fingerprint(self, key: bytes) -> str:
         """A key as a cookie names it. Nobody can try keys against it without our secret."""
         return self._mac("key", key.hex())[:32]
 

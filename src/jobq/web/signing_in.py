@@ -117,7 +117,7 @@ class Gate:
         """Whether the key that signed the token of a session is still accepted."""
         if not isinstance(self.authenticator, KeyHolder):
             return session.key is None
-        return session.key in map(self.signer.mark, self.authenticator.keys())
+        return session.key in map(self.signer.fingerprint, self.authenticator.keys())
 
     async def sign_in(self, request: Request, token: str) -> Session:
         """A session for the sender of a token. Unauthenticated if the token is wrong."""

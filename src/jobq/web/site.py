@@ -16,11 +16,11 @@ from starlette.routing import BaseRoute, Mount, Route, Router
 from starlette.staticfiles import StaticFiles
 from starlette.types import Receive, Scope, Send
 
+from jobq.access.caller_errors import CallerErrors, Unready
 from jobq.access.guard import GuardedStore
 from jobq.access.principal import Principal
 from jobq.access.quotas import TenantRules
 from jobq.access.table import ROUTES
-from jobq.access.told import Told, Unready
 from jobq.client.store_handles import handle, release
 from jobq.errors import AccessDenied, InvalidJob, JobqError
 from jobq.stores.base import Store
@@ -74,7 +74,7 @@ class Dashboard:
         self._clock = clock or _now_ms
         self._guarded: dict[Principal, GuardedStore] = {}
         self._gate = Gate(sign_in, signer=Signer(secret), local=local)
-        self._told = Told(store if isinstance(store, str) else store.url)
+        self._error_for_caller = CallerErrors(store if isinstance(store, str) else store.url)
         self._hub = Hub(lambda: self._view(EVERYONE))
         self._router = Router(routes=_routes())
         self._app = Headers(self._serve)
@@ -160,8 +160,8 @@ class Dashboard:
         return self._refusal(request, error)
 
     def _refusal(self, request: Request, error: Exception) -> Response:
-        told = self._told(error, f"{request.method} {request.url.path}")
-        return refusal(request, status_of(told), str(told))
+        shown = self._error_for_caller(error, f"{request.method} {request.url.path}")
+        return refusal(request, status_of(shown), str(shown))
 
     async def _admitted(self, request: Request, scope: Scope) -> Response | None:
         """None if the request may go on. Otherwise the response."""
@@ -248,7 +248,7 @@ def _guarded(route: Route) -> Route:
             raise AccessDenied(f"this dashboard is read-only: {what} is refused")
         if not door.admits(view.principal):
             have = " ".join(sorted(view.principal.scopes)) or "none"
-            raise AccessDenied(f"{what} needs the scope {door.said()}, and you have {have}")
+            raise AccessDenied(f"{what} needs the scope {door.in_words()}, and you have {have}")
         response: Response = await route.endpoint(request)
         return response
 

@@ -28,15 +28,15 @@ def takes_much(data: str) -> int:
     return len(data)
 
 
-def _line() -> int:
+def _connection() -> int:
     """The descriptor of the line: nothing keeps a handler from finding it."""
     run: Any = running.get()
-    return int(run._line._socket.fileno())
+    return int(run._connection._socket.fileno())
 
 
 @queue.task(executor="process", retry=Retry(0), timeout=10)
 def writes(data: str) -> str:
-    os.write(_line(), base64.b64decode(data))
+    os.write(_connection(), base64.b64decode(data))
     return "as if nothing had happened"
 
 
@@ -53,24 +53,24 @@ def truncates_and_dies() -> None:
 @queue.task(executor="process", retry=Retry(0))
 def leaves_a_flood(path: str) -> None:
     """A process that left the group sends messages without a pause, and its parent dies."""
-    line, note = _line(), frame(NoteRequest(1, b"1")) * 1000
+    connection, note = _connection(), frame(NoteRequest(1, b"1")) * 1000
     if os.fork():
         while not Path(path).exists():
             blocks(0.01)
         os._exit(3)
     os.setsid()
-    os.set_blocking(line, True)
+    os.set_blocking(connection, True)
     Path(path).touch()
     try:
         while True:
-            os.write(line, note)
+            os.write(connection, note)
     finally:
         os._exit(0)  # when the worker has closed the line
 
 
 @queue.task(executor="process", retry=Retry(0), timeout=0.5, grace=0.5)
 def closes_the_line_and_waits() -> None:
-    os.close(_line())
+    os.close(_connection())
     while True:
         try:
             blocks(60)
@@ -104,8 +104,8 @@ async def adds_a_child_that_is_too_large() -> str:
 def sends_a_sequence(seed: int) -> str:
     """A mutated sequence, and then what every process sends when its job has ended."""
     run: Any = running.get()
-    fuzzer, line = Fuzzer(seed), _line()
+    fuzzer, connection = Fuzzer(seed), _connection()
     fuzzer.tokens.append((run.lease.queue, "another", "token"))
     for piece in fuzzer.sequence(run._n, run.lease, "memory://hostile"):
-        os.write(line, piece)
+        os.write(connection, piece)
     return "as if nothing had happened"

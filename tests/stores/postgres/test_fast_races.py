@@ -16,7 +16,7 @@ from jobq.errors import StoreUnavailable
 from jobq.stores import open_store
 from jobq.stores.postgres import fast
 from jobq.stores.postgres.claiming import Claiming
-from jobq.stores.postgres.lane import Kind
+from jobq.stores.postgres.connection_thread import Kind
 from jobq.stores.postgres.link import Link, LinkLost
 from jobq.stores.postgres.store import PostgresStore
 from jobq_conformance.audit import audit

@@ -57,7 +57,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Handles notice a snapshot at once, and look from the beginning only when they are told to."""
     monkeypatch.setattr(floors, "LAG_S", 0.0)
     monkeypatch.setattr(held, "HELD_S", 0.0)
-    monkeypatch.setattr(held, "LOOK_S", 0.0)
+    monkeypatch.setattr(held, "ASK_S", 0.0)
     monkeypatch.setattr(held, "FULL_S", 3600.0)
     monkeypatch.setattr(held, "SLOW_S", 3600.0)
 

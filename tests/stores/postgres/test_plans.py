@@ -12,15 +12,15 @@ import pytest
 
 from jobq.stores.postgres.queries import (
     FAST,
-    FAST_ABOVE,
+    FAST_WITH_FLOORS,
     FLOORS,
-    HOT_ABOVE,
+    HOT_WITH_FLOORS,
     NUMBERING,
     SQL,
-    UPKEEP_ABOVE,
+    UPKEEP_WITH_FLOORS,
 )
 from jobq.stores.postgres.waking import SQL as WAKING
-from jobq.stores.postgres.waking import SQL_ABOVE as WAKING_ABOVE
+from jobq.stores.postgres.waking import SQL_WITH_FLOORS as WAKING_WITH_FLOORS
 from tests.stores.postgres import servers
 
 ROWS = 30_000
@@ -63,7 +63,7 @@ INSERT INTO entries (qid, at_ms, n, items, moved, figures)
 SELECT 1, 1, 1, 'x', '{{0,0,1,0,0,0,0}}', '{{1,0,0,0,0,0,0,0,0}}' FROM generate_series(1, {ROWS});
 """
 
-_LINES = (
+_RANGES = (
     "'{1,1,1,1}', '{2097151,0,0,0}', '{1,0,0,0}', '{15000,-9000,100,15000}', "
     "'{4000000000,0,110,4000000000}'"
 )
@@ -128,19 +128,19 @@ STATEMENTS: dict[str, tuple[str, str]] = {
     "minutes": (NUMBERING["minutes"], "1, 1"),
     "heads": (FLOORS["heads"], "16, 4000"),
     "front": (FLOORS["front"], "1, 0, 15000"),
-    "claim_plain above floors": (FLOORS["claim_plain"], f"'m', 'w', 5, 9, 1, 10, {_LINES}"),
-    "anything_due above floors": (HOT_ABOVE["anything_due"], "1, 5, 2"),
-    "due above floors": (HOT_ABOVE["due"], "1, 1010, 10, 1005"),
-    "to_tick above floors": (UPKEEP_ABOVE["to_tick"], "5, 5, 0, 500, '{1}', '{2}', '{2}'"),
+    "claim_plain above floors": (FLOORS["claim_plain"], f"'m', 'w', 5, 9, 1, 10, {_RANGES}"),
+    "anything_due above floors": (HOT_WITH_FLOORS["anything_due"], "1, 5, 2"),
+    "due above floors": (HOT_WITH_FLOORS["due"], "1, 1010, 10, 1005"),
+    "to_tick above floors": (UPKEEP_WITH_FLOORS["to_tick"], "5, 5, 0, 500, '{1}', '{2}', '{2}'"),
     "exchange above floors": (
-        FAST_ABOVE["exchange"],
+        FAST_WITH_FLOORS["exchange"],
         "'{1}', '{}', '{}', '{}', '{}', 5, 10, 'm', 'w', 9, 'c', 'x', '{}', '{}', '{}', '{}', "
-        f"false, '{{2}}', {_LINES}",
+        f"false, '{{2}}', {_RANGES}",
     ),
     "wake above floors": (
-        WAKING_ABOVE["wake"],
+        WAKING_WITH_FLOORS["wake"],
         "'{1}', '{1}', '{NULL}', '{t}', '{plain}', '{t}', '{t}', '{}', '{}', '{}', '{}', '{}', "
-        f"'250', '1000', 5, {_LINES}",
+        f"'250', '1000', 5, {_RANGES}",
     ),
 }
 

@@ -19,7 +19,7 @@ from jobq.stores import open_store
 from jobq.stores.postgres import schema
 from jobq.stores.postgres.address import parse
 from jobq.stores.postgres.connection import Connections
-from jobq.stores.postgres.lane import Kind
+from jobq.stores.postgres.connection_thread import Kind
 from jobq.stores.postgres.store import PostgresStore
 from tests.stores.postgres import servers
 from tests.stores.postgres.callers import add_to, ids
@@ -183,7 +183,7 @@ async def test_an_open_handle_refuses_a_layout_that_changed_meanwhile(url: str) 
         ask(url, "update jobq.meta set value = '99' where name in ('schema', 'oldest')")
         assert isinstance(store, PostgresStore)
         assert store._connections is not None
-        store._connections.clock._looks = 0  # as if the next look were due
+        store._connections.clock._readings = 0  # as if the next look were due
         with pytest.raises(ConfigError, match=r"has layout 99"):
             await store.queues()
 

@@ -165,10 +165,10 @@ def test_a_handle_that_was_idle_while_the_clock_was_set_back_continues_from_now(
     passed = 1_000.0
     monkeypatch.setattr(clocks, "elapsed", lambda: passed)
     clock = StoreClock(None)
-    clock.looked(50_000.0, passed, passed, None, None)
+    clock.observe(50_000.0, passed, passed, None, None)
     assert clock.read() == (50_000_000, 0)
     passed += 20  # and the server's clock is set back by an hour
-    clock.looked(50_020.0 - 3600, passed, passed, None, None)
+    clock.observe(50_020.0 - 3600, passed, passed, None, None)
     assert clock.read() == (50_020_000, HOUR)
     passed += 1
     assert clock.read() == (50_021_000, HOUR)
@@ -178,11 +178,11 @@ def test_a_reply_shows_that_the_clock_was_set(monkeypatch: pytest.MonkeyPatch) -
     passed = 1_000.0
     monkeypatch.setattr(clocks, "elapsed", lambda: passed)
     clock = StoreClock(None)
-    for _ in range(clocks.LOOKS):
-        clock.looked(50_000.0, passed, passed, None, None)
+    for _ in range(clocks.READINGS):
+        clock.observe(50_000.0, passed, passed, None, None)
     passed += 1
-    assert clock.told(50_001_000, passed) == (50_001_000, 0)
+    assert clock.time_of_reply(50_001_000, passed) == (50_001_000, 0)
     assert not clock.stale()
-    assert clock.told(50_061_000, passed) == (50_061_000, 0)
+    assert clock.time_of_reply(50_061_000, passed) == (50_061_000, 0)
     assert clock.stale()
     assert clock.read() == (50_061_000, 0)

@@ -14,16 +14,16 @@ import pytest
 import jobq.stores.relational
 from jobq.stores.postgres.queries import (
     FAST,
-    FAST_ABOVE,
+    FAST_WITH_FLOORS,
     FLOORS,
-    HOT_ABOVE,
+    HOT_WITH_FLOORS,
     NUMBERING,
     SQL,
-    UPKEEP_ABOVE,
+    UPKEEP_WITH_FLOORS,
     load,
 )
 from jobq.stores.postgres.waking import SQL as WAKING
-from jobq.stores.postgres.waking import SQL_ABOVE as WAKING_ABOVE
+from jobq.stores.postgres.waking import SQL_WITH_FLOORS as WAKING_WITH_FLOORS
 from jobq.stores.relational.statements import Statements
 from tests.stores.postgres import servers
 
@@ -33,14 +33,14 @@ BLOCKS = [
     for file, blocks in {
         **FILES,
         "numbering": NUMBERING,
-        "slots": load("slots.sql"),
+        "log_segments": load("log_segments.sql"),
         "fast": FAST,
         "waking": WAKING,
         "floors": FLOORS,
-        "fast above floors": FAST_ABOVE,
-        "hot above floors": HOT_ABOVE,
-        "upkeep above floors": UPKEEP_ABOVE,
-        "waking above floors": WAKING_ABOVE,
+        "fast above floors": FAST_WITH_FLOORS,
+        "hot above floors": HOT_WITH_FLOORS,
+        "upkeep above floors": UPKEEP_WITH_FLOORS,
+        "waking above floors": WAKING_WITH_FLOORS,
     }.items()
     for name, sql in blocks.items()
 ]
@@ -98,7 +98,7 @@ def test_an_ended_job_is_found_by_its_id_before_there_are_statistics(
 
 BY_NUMBER = {
     "exchange": FAST["exchange"],
-    "exchange above floors": FAST_ABOVE["exchange"],
+    "exchange above floors": FAST_WITH_FLOORS["exchange"],
     "complete_all": SQL.hot["complete_all"],
     "extend": SQL.hot["extend"],
 }

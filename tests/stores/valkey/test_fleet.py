@@ -83,7 +83,7 @@ async def test_a_sleeping_fleet_sends_few_commands(
 async def test_a_tick_looks_at_a_bounded_number_of_workers(
     store: ValkeyStore, server: Server
 ) -> None:
-    workers = store.places.space.workers
+    workers = store.partitions.space.workers
     gone = [word for n in range(3_000) for word in (f"gone {n}", "1\n\n{}")]
     server.tell("HSET", workers, *gone)
     left = [3_000]
@@ -101,7 +101,7 @@ async def test_a_handle_stays_connected_only_to_the_primaries_it_calls(tmp_path:
     with servers.running_cluster(tmp_path, replicas=0) as nodes:
         async with open_store(nodes.url) as store:
             assert isinstance(store, ValkeyStore)
-            space, node_of = store.places.space, store.servers.node_of
+            space, node_of = store.partitions.space, store.servers.node_of
             called = {await node_of(space.layout), await node_of(space.queues)}
             near = (QueueName("tests", f"near{n}") for n in count())
             queue = next(q for q in near if store.servers.known(space.prefix(q)) in called)
@@ -126,7 +126,7 @@ async def test_a_worker_goes_on_with_other_partitions_while_a_primary_is_lost(
             node.tell("CONFIG", "SET", "cluster-require-full-coverage", "no")
         async with open_store(nodes.url) as store:
             assert isinstance(store, ValkeyStore)
-            queue, space = QueueName("tests", "parted"), store.places.space
+            queue, space = QueueName("tests", "parted"), store.partitions.space
             await store.declare(queue, QueueConfig(partitions=PARTS))
             assert await take(store, queue) == []  # the first call of a worker goes everywhere
             home = await store.servers.node_of(space.prefix(queue))

@@ -229,7 +229,7 @@ async def test_an_obliterated_queue_leaves_no_keys_of_staged_flows(
 async def test_a_handle_learns_of_new_partitions_when_it_puts_a_flow(
     store: ValkeyStore, queue: QueueName, server: Server
 ) -> None:
-    await store.places.prefixes(queue)
+    await store.partitions.prefixes(queue)
     async with open_store(server.url) as other:
         await other.declare(queue, QueueConfig(partitions=4))
     await store.put(

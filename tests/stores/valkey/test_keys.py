@@ -33,19 +33,21 @@ def test_different_queues_have_different_prefixes() -> None:
 async def test_the_server_computes_the_same_slot(name: str, server: Server) -> None:
     prefix = keys.Space().prefix(QueueName(name, name))
     for key in (prefix, prefix + "j:some}{id", keys.wake_key(prefix, "worker{1}")):
-        assert server.tell("CLUSTER", "KEYSLOT", key) == f":{keys.slot_of(prefix)}\r\n".encode()
+        assert (
+            server.tell("CLUSTER", "KEYSLOT", key) == f":{keys.hash_slot_of(prefix)}\r\n".encode()
+        )
 
 
 def test_known_slots() -> None:
     assert [
-        keys.slot_of(key)
+        keys.hash_slot_of(key)
         for key in ("123456789", "foo", "{user1000}.following", "foo{}{bar}", "foo{{bar}}zap")
     ] == [
         12739,
         12182,
-        keys.slot_of("user1000"),
-        keys.slot_of("foo{}{bar}"),
-        keys.slot_of("{bar"),
+        keys.hash_slot_of("user1000"),
+        keys.hash_slot_of("foo{}{bar}"),
+        keys.hash_slot_of("{bar"),
     ]
 
 

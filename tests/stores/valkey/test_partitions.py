@@ -206,7 +206,7 @@ async def test_dead_letters_find_a_queue_that_was_partitioned_after_the_handle_k
 ) -> None:
     source = QueueName(queue.tenant, f"{queue.queue}-source")
     await store.declare(source, QueueConfig(dead_letters=queue.queue))
-    assert len(await store.places.prefixes(queue)) == 1
+    assert len(await store.partitions.prefixes(queue)) == 1
     async with open_store(server.url) as other:
         await other.declare(queue, QueueConfig(partitions=PARTS, mode="keyed"))
     await store.put([spec(source, "j")])

@@ -10,7 +10,7 @@ from itertools import compress
 
 from msgspec.structs import replace
 
-from jobq.access.guarded.rules import MAX_LIMIT, READ, Guard, bounded, in_place
+from jobq.access.guarded.rules import MAX_LIMIT, READ, Guard, aligned, bounded
 from jobq.access.parts import check_parts
 from jobq.access.quotas import ROOM_MS
 from jobq.access.specs import check_outcome, check_span, check_word
@@ -119,14 +119,14 @@ class GuardedHot(Guard):
     ) -> AsyncIterator[list[PutResult]]:
         """Inside the context, quotas count the jobs as being stored. It fills in the results."""
         results: list[PutResult] = []
-        places = await self._tenants.admit(self._store, specs, flow=flow)
+        reservation = await self._tenants.admit(self._store, specs, flow=flow)
         try:
             yield results
         except BaseException as error:
             refused = isinstance(error, JobqError) and not isinstance(error, StoreUnavailable)
-            places.end(_stored(specs, results) if refused else None)
+            reservation.end(_stored(specs, results) if refused else None)
             raise
-        places.end(_stored(specs, results) if flow is None else None)
+        reservation.end(_stored(specs, results) if flow is None else None)
 
     async def _put(self, specs: Sequence[JobSpec], flow: str | None, last: bool) -> list[PutResult]:
         """Put jobs that quotas admitted."""
@@ -250,7 +250,7 @@ class GuardedHot(Guard):
         states = await self._store.extend(mine, lease_ms=lease_ms) if mine else []
         if self._tenants.bounds_active:
             self._tenants.extended(compress(mine, (state != "lost" for state in states)), lease_ms)
-        return in_place(own, states, "lost")
+        return aligned(own, states, "lost")
 
     async def note(self, notes: Sequence[Note]) -> list[LeaseState]:
         """Store notes. Leases of other tenants are lost."""
@@ -259,7 +259,7 @@ class GuardedHot(Guard):
         mine = [self._bounded_note(note) for note in compress(notes, own)]
         await self._check_steps([note for note in mine if note.steps])
         states = await self._store.note(mine) if mine else []
-        return in_place(own, states, "lost")
+        return aligned(own, states, "lost")
 
     def _bounded_note(self, note: Note) -> Note:
         """The note, with no more lines than are kept. PayloadTooLarge names what is too large."""

@@ -8,7 +8,7 @@ from itertools import compress
 
 from msgspec.structs import replace
 
-from jobq.access.guarded.rules import ADMIN, Guard, bounded, in_place, passed
+from jobq.access.guarded.rules import ADMIN, Guard, aligned, bounded, passed
 from jobq.access.schedules import TenantSchedules
 from jobq.access.specs import check_span
 from jobq.core.checks import (
@@ -82,13 +82,13 @@ class GuardedOperators(Guard):
             for each in mine
         ]
         done = await self._alter(named) if named else []
-        return in_place(own, done, "missing")
+        return aligned(own, done, "missing")
 
     async def _alter(self, commands: Sequence[AnyCommand]) -> list[Altered]:
         """Carry out commands. Those that run jobs again need places for them."""
         if self._tenants.unlimited or not any(isinstance(each, _AGAIN) for each in commands):
             return await self._store.alter(commands)
-        places = await self._tenants.admit_reruns(self._store, commands)
+        reservation = await self._tenants.admit_reruns(self._store, commands)
         again: Counter[str] | None = None
         try:
             done = await self._store.alter(commands)
@@ -98,7 +98,7 @@ class GuardedOperators(Guard):
                 if isinstance(command, _AGAIN) and result == "done"
             )
         finally:
-            places.end(again)
+            reservation.end(again)
         return done
 
     def _checked_command(self, command: AnyCommand) -> AnyCommand:
@@ -247,7 +247,7 @@ class GuardedOperators(Guard):
         planned = await schedules.planned(fires)
         found = [fire for fire in planned if fire is not None]
         done = await schedules.fire(found) if found else []
-        return in_place([fire is not None for fire in planned], done, False)
+        return aligned([fire is not None for fire in planned], done, False)
 
 
 def _check_number(number: int, what: str) -> None:

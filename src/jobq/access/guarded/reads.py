@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import compress
 
-from jobq.access.guarded.rules import Guard, in_place, passed
+from jobq.access.guarded.rules import Guard, aligned, passed
 from jobq.access.specs import check_word
 from jobq.core.queues import QueueRecord
 from jobq.core.records import JobKey, JobRecord, QueueName
@@ -36,7 +36,7 @@ class GuardedReads(Guard):
         own = [self._is_own(job.queue.tenant) for job in jobs]
         mine = list(compress(jobs, own))
         found = await self._store.get(mine) if mine else []
-        return in_place(own, found, None)
+        return aligned(own, found, None)
 
     async def logs(self, job: JobKey) -> list[str]:
         """A job's log lines. A job of another tenant has none."""

@@ -71,7 +71,7 @@ class Guard:
                 raise AccessDenied(f"{call} is in no table of access, so nobody may use it")
             have = " ".join(sorted(self.principal.scopes)) or "none"
             raise AccessDenied(
-                f"{call} needs the scope {DOORS[call].said()}, and the {self.principal.by} of "
+                f"{call} needs the scope {DOORS[call].in_words()}, and the {self.principal.by} of "
                 f"{self.principal.subject!r} has {have}"
             )
 
@@ -152,7 +152,7 @@ def bounded(limit: int) -> int:
     return max(0, min(limit, MAX_LIMIT))
 
 
-def in_place(own: Sequence[bool], replies: Iterable[_R], otherwise: _R) -> list[_R]:
+def aligned(own: Sequence[bool], replies: Iterable[_R], otherwise: _R) -> list[_R]:
     """Replies in the order of what was asked, with `otherwise` for what was not passed on."""
     rest = iter(replies)
     return [next(rest) if passed else otherwise for passed in own]

@@ -77,8 +77,8 @@ def apply(
     permissions, unless they say `enforce="best-effort"`.
     """
     kernel = this_kernel_to_a_child()
-    worker_has_looked = workspace is not None and workspace.inherited
-    lacking = (missing_features if worker_has_looked else missing)(permissions, kernel)
+    worker_has_checked = workspace is not None and workspace.inherited
+    lacking = (missing_features if worker_has_checked else missing)(permissions, kernel)
     if lacking and permissions.enforce == "all":
         raise ConfigError(f"permissions cannot be enforced: {'; '.join(lacking)}")
     own = workspace or Workspace.open(permissions)

@@ -15,7 +15,7 @@ from jobq.executors.sandbox.syscalls import LAST_KNOWN, MACHINE, call, number
 _LOAD = 0x20  # BPF_LD | BPF_W | BPF_ABS
 _AND = 0x54  # BPF_ALU | BPF_AND | BPF_K
 _IF_EQUAL = 0x15  # BPF_JMP | BPF_JEQ | BPF_K
-_IF_ABOVE = 0x25  # BPF_JMP | BPF_JGT | BPF_K
+_IF_GREATER = 0x25  # BPF_JMP | BPF_JGT | BPF_K
 _RETURN = 0x06  # BPF_RET | BPF_K
 
 _ALLOW = 0x7FFF0000
@@ -58,7 +58,7 @@ class Filter:
 
     def refuse_unknown(self, error: int) -> None:
         """Refuse calls that are newer than this code."""
-        self._program += [(_IF_ABOVE, 0, 1, LAST_KNOWN), (_RETURN, 0, 0, _ERROR | error)]
+        self._program += [(_IF_GREATER, 0, 1, LAST_KNOWN), (_RETURN, 0, 0, _ERROR | error)]
 
     def refuse(self, name: str, error: int) -> None:
         """Refuse a call with an error number."""

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 from jobq.core.policies import Permissions
 from jobq.core.redact import redacted_url
-from jobq.executors.sandbox.places import is_under
+from jobq.executors.sandbox.resolved_paths import is_under
 
 _SYSTEM = (
     "/lib",

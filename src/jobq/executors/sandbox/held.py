@@ -19,7 +19,7 @@ from jobq.core.policies import Permissions
 from jobq.errors import ConfigError
 from jobq.executors.sandbox import defaults, secrets
 from jobq.executors.sandbox.landlock import EXECUTE, READ, READ_DIR, READ_FILE, WRITE, Ruleset
-from jobq.executors.sandbox.places import Mounts, Place, is_under, lookup
+from jobq.executors.sandbox.resolved_paths import Mounts, ResolvedPath, is_under, lookup
 
 _MIN_FD = 10
 """Held descriptors are above those that a program gets."""
@@ -94,8 +94,8 @@ class Held:
         """What these permissions name, and the code."""
         grants = [*self._code]
         for option, path in _named(permissions):
-            place = lookup(path)
-            if (fd := self._open(place)) is not None:
+            resolved = lookup(path)
+            if (fd := self._open(resolved)) is not None:
                 grants.append(Grant(fd, _ACCESS[option]))
         return grants
 
@@ -111,58 +111,58 @@ class Held:
     def _check(self, tasks: Sequence[Confined]) -> None:
         """ConfigError if a job could replace what another one uses, or read the worker's files."""
         writable = [
-            (task, place)
+            (task, resolved)
             for task in tasks
-            for place in map(lookup, task.permissions.write)
-            if place.real is not None
+            for resolved in map(lookup, task.permissions.write)
+            if resolved.real is not None
         ]
         self._private = self._private_files()
         for task in tasks:
             named = [*_named(task.permissions), *(("run", path) for path in task.programs)]
             for option, path in named:
-                place, said = lookup(path), f"{task.where}: {option}= names {path}"
-                if place.of_a_process:
+                resolved, subject = lookup(path), f"{task.where}: {option}= names {path}"
+                if resolved.of_a_process:
                     raise ConfigError(
-                        f"{said}, which leads to the folder of one process, and each child is "
+                        f"{subject}, which leads to the folder of one process, and each child is "
                         "another one: name /proc"
                     )
-                self._check_not_replaceable(place, said, writable, itself=option == "run")
-                self._check_not_private(place, said)
+                self._check_not_replaceable(resolved, subject, writable, itself=option == "run")
+                self._check_not_private(resolved, subject)
         for path, what in self._implied(tasks):
-            place = lookup(path)
+            resolved = lookup(path)
             folder = os.path.isdir(path)
-            self._check_not_replaceable(place, f"{what} {path}", writable, itself=folder)
+            self._check_not_replaceable(resolved, f"{what} {path}", writable, itself=folder)
 
     def _check_not_replaceable(
         self,
-        place: Place,
-        said: str,
-        writable: Sequence[tuple[Confined, Place]],
+        resolved: ResolvedPath,
+        subject: str,
+        writable: Sequence[tuple[Confined, ResolvedPath]],
         *,
         itself: bool = False,
     ) -> None:
         """Refuse a path that a job could lead elsewhere. With `itself`, it must not be writable."""
         for task, other in writable:
             assert other.real is not None
-            same = itself and place.real == other.real
-            at = next((at for at in place.used if self._mounts.is_below(at, other.real)), None)
+            same = itself and resolved.real == other.real
+            at = next((at for at in resolved.used if self._mounts.is_below(at, other.real)), None)
             if at is None and not same:
                 continue
-            way = "" if at in (None, place.real, place.path) else f"leads through {at}, and "
+            way = "" if at in (None, resolved.real, resolved.path) else f"leads through {at}, and "
             raise ConfigError(
-                f"{said}, which {way}is {'' if at is None else 'below '}{other.path}, and write= "
-                f"of {task.where} allows to change everything there: a job could replace it by a "
-                "link to any file. Keep it outside of folders that are writable"
+                f"{subject}, which {way}is {'' if at is None else 'below '}{other.path}, and "
+                f"write= of {task.where} allows to change everything there: a job could replace it "
+                "by a link to any file. Keep it outside of folders that are writable"
             )
 
-    def _check_not_private(self, place: Place, said: str) -> None:
-        if place.real is None:
+    def _check_not_private(self, resolved: ResolvedPath, subject: str) -> None:
+        if resolved.real is None:
             return
         for path, what in self._private.items():
-            if self._mounts.is_below(path, place.real):
+            if self._mounts.is_below(path, resolved.real):
                 raise ConfigError(
-                    f"{said}, which contains {path} ({what}): the kernel knows no exceptions below "
-                    "a folder. Name the folders and files in it that the task needs"
+                    f"{subject}, which contains {path} ({what}): the kernel knows no exceptions "
+                    "below a folder. Name the folders and files in it that the task needs"
                 )
 
     def _implied(self, tasks: Iterable[Confined]) -> Iterator[tuple[str, str]]:
@@ -194,17 +194,17 @@ class Held:
         """
         budget = MAX_ENTRIES
         for folder in [*self._installed, *self._application]:
-            place = lookup(folder)
-            fd = self._open(place)
-            if fd is None or place.real is None:
+            resolved = lookup(folder)
+            fd = self._open(resolved)
+            if fd is None or resolved.real is None:
                 continue
             private = {*self._private, _temporary()}
-            left_out = {path for path in private if is_under(path, place.real)}
-            left_out |= self._writable_below(place.real)
-            if not os.path.isdir(place.real) or (folder in self._installed and not left_out):
+            left_out = {path for path in private if is_under(path, resolved.real)}
+            left_out |= self._writable_below(resolved.real)
+            if not os.path.isdir(resolved.real) or (folder in self._installed and not left_out):
                 yield Grant(fd, READ)
                 continue
-            names = tuple(_entries(place.real, left_out))
+            names = tuple(_entries(resolved.real, left_out))
             budget -= len(names)
             if budget < 0:
                 raise ConfigError(
@@ -216,17 +216,19 @@ class Held:
 
     def _writable_below(self, folder: str) -> set[str]:
         """What the tasks may write below a folder. Code is not there."""
-        places = (lookup(path).real for task in self.tasks for path in task.permissions.write)
-        return {real for real in places if real is not None and is_under(real, folder)}
+        resolved_paths = (
+            lookup(path).real for task in self.tasks for path in task.permissions.write
+        )
+        return {real for real in resolved_paths if real is not None and is_under(real, folder)}
 
-    def _open(self, place: Place) -> int | None:
+    def _open(self, resolved: ResolvedPath) -> int | None:
         """A descriptor of a file that is open from now on. None if this user cannot reach it."""
-        if place.real is None:
+        if resolved.real is None:
             return None
-        key = ("path", place.real)
+        key = ("path", resolved.real)
         if key not in self._opened:
             try:
-                self._keep(key, os.open(place.real, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC))
+                self._keep(key, os.open(resolved.real, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC))
             except OSError:
                 return None
         return self._opened[key]

@@ -14,7 +14,7 @@ def remove_contents(folder: str, limit: int | None = None) -> bool:
     with one open descriptor. Links are not followed. What cannot be removed is left.
     """
     here = os.open(folder, _OPEN)
-    above: list[str] = []  # names of the folders on the way to `here`
+    ancestors: list[str] = []  # names of the folders on the way to `here`
     kept: list[set[str]] = [set()]  # for each of them, what cannot be removed
     removed = 0
     try:
@@ -23,17 +23,17 @@ def remove_contents(folder: str, limit: int | None = None) -> bool:
             removed += count
             if below is not None:
                 here = _move(here, below)
-                above.append(below)
+                ancestors.append(below)
                 kept.append(set())
             elif limit is not None and removed >= limit:
                 break
-            elif not above:
+            elif not ancestors:
                 return not kept[-1]
             else:
                 here = _move(here, "..")
                 kept.pop()
                 removed += 1
-                name = above.pop()
+                name = ancestors.pop()
                 try:
                     os.rmdir(name, dir_fd=here)
                 except OSError:

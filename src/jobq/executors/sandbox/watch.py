@@ -133,7 +133,7 @@ class Watch:
             counted = any(cgroup_ms(group) is not None for group in self._workspace.cgroups)
             self._base_ms = self.used_ms() + (0 if counted else starting_ms)
             if self._several:
-                self._look(kill)
+                self._check(kill)
 
     def end(self) -> None:
         """The job has ended. Call it before its process is waited for."""
@@ -186,7 +186,7 @@ class Watch:
         # nobody waits for, the second one what happens between two looks.
         return max(whole, self._total_ms)
 
-    def _look(self, kill: Callable[[], None]) -> None:
+    def _check(self, kill: Callable[[], None]) -> None:
         assert self._limit_ms is not None
         left = self._limit_ms - (self.used_ms() - self._base_ms)
         if left <= 0:
@@ -195,4 +195,6 @@ class Watch:
             return
         longest = _LONGEST_S if self._workspace.cgroups else _SAMPLE_S
         soonest = max(_SHORTEST_S, left / 1000 / usable_cpus())
-        self._timer = asyncio.get_running_loop().call_later(min(longest, soonest), self._look, kill)
+        self._timer = asyncio.get_running_loop().call_later(
+            min(longest, soonest), self._check, kill
+        )

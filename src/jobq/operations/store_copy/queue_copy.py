@@ -22,7 +22,7 @@ from jobq.stores.base import Clock
 
 _RENEW_S = 10.0
 """Seconds between two renewals: two may fail before the hold ends."""
-_LOOK_S = 1.0
+_CHECK_S = 1.0
 """Seconds between two looks at the active jobs, if no signal says that one has ended."""
 _LONGER_MS = 1_000
 """Milliseconds that the first hold outlasts another hold of the source."""
@@ -191,7 +191,7 @@ class QueueCopy:
                 await self._hold()
                 await store.tick()  # recovers jobs whose worker has died
                 try:
-                    async with asyncio.timeout(min(left, _LOOK_S)):
+                    async with asyncio.timeout(min(left, _CHECK_S)):
                         await anext(signals)
                 except TimeoutError:
                     pass

@@ -12,7 +12,7 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from jobq.console.discreet import said
+from jobq.console.discreet import safe_message
 from jobq.errors import JobqError
 from jobq.pipeline.cli.group import lake_option, open_existing_lake, say, spark_options
 
@@ -105,7 +105,7 @@ def audit(
     except click.ClickException as e:
         raise _exits_with_3(e)  # noqa: B904 - it is the same exception
     except Exception as e:
-        raise _exits_with_3(click.ClickException(said(_message(e)))) from e
+        raise _exits_with_3(click.ClickException(safe_message(_message(e)))) from e
     sys.exit(code)
 
 

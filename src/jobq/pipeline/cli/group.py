@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import click
 from rich.console import Console
 
-from jobq.console.discreet import DiscreetGroup, said
+from jobq.console.discreet import DiscreetGroup, safe_message
 from jobq.core.version import __version__
 from jobq.errors import ConfigError, JobqError
 from jobq.pipeline.session import FORMATS, Format, open_session, require
@@ -37,10 +37,10 @@ class PipelineGroup(DiscreetGroup):
         try:
             return super().invoke(ctx)
         except JobqError as e:
-            raise click.ClickException(said(e)) from e
+            raise click.ClickException(safe_message(e)) from e
         except Exception as e:
             if message := _jobq_message(e):
-                raise click.ClickException(said(message)) from e
+                raise click.ClickException(safe_message(message)) from e
             raise
 
 

@@ -134,11 +134,11 @@ def write_rows(columns: tuple[str, ...], rows: list[dict[str, Any]], output: str
 
 def _block(row: dict[str, Any]) -> str:
     """A cause of failures on four lines. A table of so many columns would fit no terminal."""
-    said = one_line(row["example"] or row["reason"] or "unknown error")
+    example = one_line(row["example"] or row["reason"] or "unknown error")
     where = one_line(f"{row['tenant']}/{row['queue']}: {row['tasks']}")
     return "\n".join(
         (
-            said,
+            example,
             f"  {row['dead']:,} dead, {row['failures']:,} failures, {where}",
             f"  first {row['first_at']}, last {row['last_at']} UTC, "
             f"e.g. job {one_line(row['example_job'] or 'unknown')}",

@@ -71,9 +71,9 @@ class Rejects:
         self._name = f"rejects-{write}-{stage:05d}-{part:05d}.parquet"
         self._writer: pq.ParquetWriter | None = None
 
-    def keep(self, batch: pa.RecordBatch, places: Sequence[int], reasons: Sequence[str]) -> None:
-        """Write the rows at these places of a batch."""
-        rows = pa.Table.from_batches([batch]).take(pa.array(places, pa.int64()))
+    def keep(self, batch: pa.RecordBatch, indexes: Sequence[int], reasons: Sequence[str]) -> None:
+        """Write the rows at these indexes of a batch."""
+        rows = pa.Table.from_batches([batch]).take(pa.array(indexes, pa.int64()))
         rows = rows.append_column(WHY, pa.array(reasons, pa.string()))
         if self._writer is None:
             self._fs.create_dir(self._folder, recursive=True)

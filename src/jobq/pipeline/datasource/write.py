@@ -146,17 +146,17 @@ def _valid(
     rows: Rows, batch: pa.RecordBatch, loaded: Loaded, rejects: Rejects | None
 ) -> Iterator[Call[Any]]:
     """The calls of a batch. Rows that are not valid jobs are counted and kept in `rejects`."""
-    places, reasons = [], []
-    for place, call in enumerate(rows.calls(batch)):
+    indexes, reasons = [], []
+    for index, call in enumerate(rows.calls(batch)):
         if isinstance(call, Call):
             yield call
         else:
             row, why = call
-            places.append(place)
+            indexes.append(index)
             reasons.append(str(why))
             loaded.add(Loaded(rejected=1, examples=[f"{why}: {example(row)}"]))
-    if places and rejects:
-        rejects.keep(batch, places, reasons)
+    if indexes and rejects:
+        rejects.keep(batch, indexes, reasons)
 
 
 class JobsWriter(_Writer, DataSourceArrowWriter):

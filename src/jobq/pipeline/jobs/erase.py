@@ -176,7 +176,7 @@ async def _removed(queue: Queue, id: str) -> bool:
 
 def _from_events(lake: Lake, erasures: erasure.Erasures, report: Report) -> int:
     """Replace events by tombstones, some hours at a time. Returns the number of events."""
-    rows = erasure.marked(lake.read(EVENTS).where(F.col("kind") != ERASED), erasures)
+    rows = erasure.with_erasures(lake.read(EVENTS).where(F.col("kind") != ERASED), erasures)
     counts = rows.where(erasure.hit(created=True)).groupBy("day", "hour").count().collect()
     hours = sorted(Part(str(row.day), row.hour) for row in counts)
     report(0, len(hours))
@@ -215,16 +215,16 @@ def _rewrite(
 ) -> None:
     """Rewrite the partitions that have rows of erased jobs. Without `emptied`, the rows go."""
 
-    def marked(rows: DataFrame) -> DataFrame:
-        return erasure.marked(rows, erasures, who)
+    def with_erasures(rows: DataFrame) -> DataFrame:
+        return erasure.with_erasures(rows, erasures, who)
 
     hit = erasure.hit(created=False)
     names = table.partition_names
-    found = marked(lake.read(table)).where(hit).select(*names).distinct().collect()
+    found = with_erasures(lake.read(table)).where(hit).select(*names).distinct().collect()
     parts = sorted(Part(str(row[0]), *row[1:]) for row in found)
     for start in range(0, len(parts), _AT_ONCE):
         some = parts[start : start + _AT_ONCE]
-        rows = marked(lake.read(table, some))
+        rows = with_erasures(lake.read(table, some))
         if emptied:
             rows = rows.withColumns({name: F.when(~hit, F.col(name)) for name in emptied})
         else:

@@ -214,10 +214,10 @@ def _foot(data: ReportData) -> str:
         )
         if counts[name]
     ]
-    said = f"{', '.join(parts)}."
+    text = f"{', '.join(parts)}."
     if data.grid is not None:
-        said += " Percentiles in charts are off by 9 % at most. All times are UTC."
-    return f'<p class="foot">{said}</p>'
+        text += " Percentiles in charts are off by 9 % at most. All times are UTC."
+    return f'<p class="foot">{text}</p>'
 
 
 # ── the data of the charts ────────────────────────────────────────────────────────────────────────

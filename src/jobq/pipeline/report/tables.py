@@ -18,7 +18,7 @@ from jobq.pipeline.report.text import duration, number, percent, safe
 _KINDS = {">": ' class="r"', "@": ' class="t"'}
 
 
-class Line(NamedTuple):
+class TableRow(NamedTuple):
     """A row: what it is about (None: about everything), and its cells as HTML."""
 
     tenant: str | None
@@ -27,13 +27,13 @@ class Line(NamedTuple):
     cells: Sequence[str]
 
 
-def table(head: str, lines: Iterable[Line], *, empty: str) -> str:
+def table(head: str, rows: Iterable[TableRow], *, empty: str) -> str:
     """A table. `head` names the columns, separated by bars; a name that ends with > is a number,
     and one that ends with @ a time."""
     names = head.split("|")
     kinds = [_KINDS.get(name[-1:], "") for name in names]
     shown = [name.rstrip(">@") for name in names]
-    body = "".join(_row(line, kinds, shown) for line in lines)
+    body = "".join(_row(row, kinds, shown) for row in rows)
     if not body:
         return f'<p class="empty">{empty}</p>'
     top = "".join(f"<th{k}>{name}</th>" for name, k in zip(shown, kinds, strict=True))
@@ -45,18 +45,18 @@ def table(head: str, lines: Iterable[Line], *, empty: str) -> str:
     )
 
 
-def _row(line: Line, kinds: Sequence[str], names: Sequence[str]) -> str:
+def _row(row: TableRow, kinds: Sequence[str], names: Sequence[str]) -> str:
     about = [
         f' data-{what}="{safe(value)}"'
-        for what, value in (("tenant", line.tenant), ("queue", line.queue))
+        for what, value in (("tenant", row.tenant), ("queue", row.queue))
         if value is not None
     ]
-    if line.tasks is not None:
+    if row.tasks is not None:
         # Each name is on a line of its own: `safe` leaves no line breaks within a name.
-        about.append(' data-tasks="' + "\n".join(map(safe, line.tasks)) + '"')
+        about.append(' data-tasks="' + "\n".join(map(safe, row.tasks)) + '"')
     cells = "".join(
         f'<td{kind} data-label="{name}">{cell}</td>'
-        for cell, kind, name in zip(line.cells, kinds, names, strict=True)
+        for cell, kind, name in zip(row.cells, kinds, names, strict=True)
     )
     return f"<tr{''.join(about)}>{cells}</tr>"
 
@@ -82,7 +82,7 @@ def _code(text: object) -> str:
     return f"<code>{safe(text)}</code>"
 
 
-def _mark(good: bool, text: str) -> str:
+def _colored(good: bool, text: str) -> str:
     return f'<span class="{"good" if good else "bad"}">{text}</span>'
 
 
@@ -92,8 +92,8 @@ def _mark(good: bool, text: str) -> str:
 def cause_table(causes: Sequence[Cause], empty: str) -> str:
     """Failures by cause, each with the command that reruns its dead letters."""
     head = "cause|tasks|queue|dead>|failures>|first seen (UTC)@|last seen (UTC)@"
-    lines = [
-        Line(
+    table_rows = [
+        TableRow(
             cause.tenant,
             cause.queue,
             cause.tasks,
@@ -112,20 +112,20 @@ def cause_table(causes: Sequence[Cause], empty: str) -> str:
         )
         for cause in causes
     ]
-    return table(head, lines, empty=empty)
+    return table(head, table_rows, empty=empty)
 
 
 def standout_table(found: Sequence[Standout], empty: str) -> str:
     """What changed, with both values."""
-    lines = [
-        Line(
+    table_rows = [
+        TableRow(
             one.tenant,
             one.queue,
             (one.name,),
             (
                 safe(one.name),
                 _where(one),
-                _mark(not one.worse, one.what) if one.worse else one.what,
+                _colored(not one.worse, one.what) if one.worse else one.what,
                 _amount(one, one.then),
                 _amount(one, one.now),
                 f"× {one.factor:.3g}" if one.factor else "–",
@@ -133,7 +133,7 @@ def standout_table(found: Sequence[Standout], empty: str) -> str:
         )
         for one in found
     ]
-    return table("task|queue|what|before>|now>|factor>", lines, empty=empty)
+    return table("task|queue|what|before>|now>|factor>", table_rows, empty=empty)
 
 
 def _amount(one: Standout, value: float) -> str:
@@ -145,8 +145,8 @@ def _amount(one: Standout, value: float) -> str:
 def cost_table(costs: Sequence[Cost]) -> str:
     """Run time per task, with bars."""
     longest = max((cost.run_ms for cost in costs), default=0) or 1
-    lines = [
-        Line(
+    table_rows = [
+        TableRow(
             cost.tenant,
             cost.queue,
             (cost.name,),
@@ -162,39 +162,39 @@ def cost_table(costs: Sequence[Cost]) -> str:
         )
         for cost in costs
     ]
-    return table("task|queue||run time>|share>|lost>|runs>", lines, empty="No run has ended.")
+    return table("task|queue||run time>|share>|lost>|runs>", table_rows, empty="No run has ended.")
 
 
 def burn_table(latest: Sequence[Burn], slo: Sequence[Row]) -> str:
     """Attainment over the period, and the latest burn rates."""
     rates = {(b.tenant, b.queue, b.target): b for b in latest}
-    lines = []
+    table_rows = []
     for row in slo:
         burn = rates.get((row["tenant"], row["queue"], row["target"]))
         cells = (
             safe(row["target"]),
             _where(row),
-            _mark(row["met"], percent(row["attainment"])),
+            _colored(row["met"], percent(row["attainment"])),
             percent(row["objective"]),
             number(row["total"]),
             _rate(None if burn is None else burn.short),
             _rate(None if burn is None else burn.long),
         )
-        lines.append(Line(row["tenant"], row["queue"], None, cells))
+        table_rows.append(TableRow(row["tenant"], row["queue"], None, cells))
     head = "target|queue|attained>|objective>|of>|burn 1 h>|burn 6 h>"
-    return table(head, lines, empty="No target applies to a queue of this period.")
+    return table(head, table_rows, empty="No target applies to a queue of this period.")
 
 
 def _rate(rate: float | None) -> str:
     if rate is None:
         return "–"
-    return _mark(False, number(rate)) if rate >= BURNING else number(rate)
+    return _colored(False, number(rate)) if rate >= BURNING else number(rate)
 
 
 def task_table(rows: Sequence[Row]) -> str:
     """The slowest tasks."""
-    lines = [
-        Line(
+    table_rows = [
+        TableRow(
             row["tenant"],
             row["queue"],
             (row["name"],),
@@ -207,14 +207,14 @@ def task_table(rows: Sequence[Row]) -> str:
         )
         for row in rows
     ]
-    return table("task|queue|runs>|p50>|p95>|p99>|longest>", lines, empty="No run has ended.")
+    return table("task|queue|runs>|p50>|p95>|p99>|longest>", table_rows, empty="No run has ended.")
 
 
 def reason_table(rows: Sequence[Row]) -> str:
     """Failures by kind and task, with bars."""
     most = max((row["count"] for row in rows), default=0) or 1
-    lines = [
-        Line(
+    table_rows = [
+        TableRow(
             row["tenant"],
             row["queue"],
             (row["name"] or "",),
@@ -227,13 +227,13 @@ def reason_table(rows: Sequence[Row]) -> str:
         )
         for row in rows
     ]
-    return table("kind|task||failures>", lines, empty="Nothing has failed.")
+    return table("kind|task||failures>", table_rows, empty="Nothing has failed.")
 
 
 def worker_table(used: Sequence[WorkerUse], bad: Sequence[Trouble]) -> str:
     """Utilisation per worker, and its retries and stalls."""
     known = {one.worker: one for one in bad}
-    lines = []
+    table_rows = []
     for use in used:
         one = known.get(use.worker)
         cells = (
@@ -244,15 +244,15 @@ def worker_table(used: Sequence[WorkerUse], bad: Sequence[Trouble]) -> str:
             duration(use.present_ms),
             *(number(n) for n in ((one.retried, one.stalled) if one else (0, 0))),
         )
-        lines.append(Line(None, None, None, cells))
+        table_rows.append(TableRow(None, None, None, cells))
     head = "worker||busy>|parallel runs>|present>|retries>|stalls>"
-    return table(head, lines, empty="No worker has ended a run.")
+    return table(head, table_rows, empty="No worker has ended a run.")
 
 
 def trouble_table(found: Sequence[Trouble]) -> str:
     """Retries, failures and stalls per task."""
-    lines = [
-        Line(
+    table_rows = [
+        TableRow(
             one.tenant,
             one.queue,
             (one.name or "",),
@@ -267,4 +267,4 @@ def trouble_table(found: Sequence[Trouble]) -> str:
         for one in found
     ]
     head = "task|queue||of its runs>|retries>|failed>|stalls>|runs>"
-    return table(head, lines, empty="Every run went well.")
+    return table(head, table_rows, empty="Every run went well.")

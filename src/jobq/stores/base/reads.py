@@ -109,7 +109,7 @@ class EventStore(Protocol):
     ) -> EventPage:
         """About `limit` events after a position.
 
-        A position has the form that `core.event_log.places` describes, with one place per shard.
+        A position has the form that `core.event_log.offsets` describes, with one offset per shard.
         "0" starts at the oldest event kept. None returns no events, only the current end. With
         `until`, a position that the log has reached, later events are left out, and an empty page
         means that all were read.

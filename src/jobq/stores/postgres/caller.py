@@ -249,7 +249,7 @@ class Caller:
         if encoding != _UTF8:
             link.command(_set({"client_encoding": _UTF8}))
         wanted = session.of_caller(store.address)
-        before = link.execute(_look(store.address.schema, tuple(wanted))).fetchone()
+        before = link.execute(_session_sql(store.address.schema, tuple(wanted))).fetchone()
         assert before is not None
         if before[0] != store.log_id:
             raise ConfigError(
@@ -327,7 +327,7 @@ def _undo(link: CallerLink) -> None:
 
 
 @cache
-def _look(schema: str, names: tuple[str, ...]) -> str:
+def _session_sql(schema: str, names: tuple[str, ...]) -> str:
     """The statement that reads which store this is, the isolation of the transaction, and the
     settings to restore."""
     quoted = schema.replace('"', '""')

@@ -12,17 +12,17 @@ from jobq.stores.postgres.clock import elapsed
 from jobq.stores.postgres.floors import as_columns
 from jobq.stores.postgres.link import Link, Reply
 from jobq.stores.postgres.memory import Plain, PostgresMemory
-from jobq.stores.postgres.queries import FAST, FAST_ABOVE, FLOORS
+from jobq.stores.postgres.queries import FAST, FAST_WITH_FLOORS, FLOORS
 from jobq.stores.relational.claim import REMEMBERED, lease_of, queue_order
 from jobq.stores.relational.codes import ENDING, WATCHED
 from jobq.stores.relational.memory import Granted
 from jobq.stores.relational.rows import ClaimedJob, read_all
-from jobq.stores.relational.tokens import caller_of, token_mark, token_of
+from jobq.stores.relational.tokens import caller_of, token_of, token_suffix
 
-_STATEMENTS_ABOVE = (
-    *(FAST_ABOVE[name] for name in ("exchange", "next_times")),
-    waking.SQL_ABOVE["wake"],
-    FLOORS["place"],
+_STATEMENTS_WITH_FLOORS = (
+    *(FAST_WITH_FLOORS[name] for name in ("exchange", "next_times")),
+    waking.SQL_WITH_FLOORS["wake"],
+    FLOORS["last_seq"],
 )
 """What an exchange with floors needs besides those of fast.py."""
 
@@ -31,7 +31,7 @@ class ExchangedJob(ClaimedJob, array_like=True, gc=False):
     """A row that `exchange` returns."""
 
     qid: int
-    told_ms: int
+    server_ms: int
     began_ms: int
     watched: list[int] | None  # completed jobs whose end has listeners
 
@@ -65,37 +65,39 @@ class Claiming:
         self.call, self.worker, self.name, self.queues = call, worker, name, queues
         self.limit = 0 if wanted is None else wanted.limit
         self.lease_ms = 0 if wanted is None else wanted.lease_ms
-        self.mark = token_mark(worker, name)
+        self.suffix = token_suffix(worker, name)
         self.caller = caller_of(worker, name)
         self.qids = [queue.qid for queue in queues]
         self.floors = call.memory.floors
-        self.above = self.floors.active
-        self.sql = FAST_ABOVE if self.above else FAST
-        self.lines = self.floors.ranges(self.qids) if self.above else None
+        self.uses_floors = self.floors.active
+        self.sql = FAST_WITH_FLOORS if self.uses_floors else FAST
+        self.ranges = self.floors.ranges(self.qids) if self.uses_floors else None
         self._began = 0.0
         self._sent = 0.0
-        self._place: Reply | None = None
-        if self.above:
-            call.link.prepare(*_STATEMENTS_ABOVE)
+        self._last_seq: Reply | None = None
+        if self.uses_floors:
+            call.link.prepare(*_STATEMENTS_WITH_FLOORS)
 
     def execute(self, ends: Ends, *, again: bool) -> Reply:
         """Queue the statement. `again`: the call has looked before."""
         link = self.call.link
         self._sent = elapsed()
         parameters = (
-            self.qids, *ends.columns, self.call.now, self.limit, self.mark, self.worker,
+            self.qids, *ends.columns, self.call.now, self.limit, self.suffix, self.worker,
             self.lease_ms, self.caller, self.name, *ends.entries, again,
         )  # fmt: skip
-        if self.lines is None:
+        if self.ranges is None:
             return link.execute(FAST["exchange"], parameters)
         self._began = time.monotonic()
-        self._place = link.execute(FLOORS["place"])
+        self._last_seq = link.execute(FLOORS["last_seq"])
         since = [self.floors.due(qid) for qid in self.qids]
-        return link.execute(FAST_ABOVE["exchange"], (*parameters, since, *as_columns(self.lines)))
+        return link.execute(
+            FAST_WITH_FLOORS["exchange"], (*parameters, since, *as_columns(self.ranges))
+        )
 
     def _learn(self, found: dict[int, list[ExchangedJob]]) -> None:
         """The statement has succeeded: remember where nothing is left."""
-        row = None if self._place is None else self._place.fetchone()
+        row = None if self._last_seq is None else self._last_seq.fetchone()
         if row is None or row[0] is None:
             return
         ended = time.monotonic()
@@ -106,7 +108,7 @@ class Claiming:
             left -= len(jobs)
             if self.limit and (left or jobs):
                 self.floors.claimed(
-                    qid, jobs, full=not left, place=row[0], began=self._began, ended=ended
+                    qid, jobs, full=not left, next_seq=row[0], began=self._began, ended=ended
                 )
 
     def registered(self, seconds: float) -> bool:
@@ -114,14 +116,14 @@ class Claiming:
         found = self.call.memory.registered.get(self.worker)
         return (
             found is not None
-            and self.above
+            and self.uses_floors
             and found.qids >= set(self.qids)
             and time.monotonic() - found.at < seconds
         )
 
     def sleeper(self, mailbox: str) -> tuple[Any, ...]:
         """The parameters that register the worker as asleep."""
-        return self.qids, self.worker, mailbox, self.limit, self.call.now, self.above
+        return self.qids, self.worker, mailbox, self.limit, self.call.now, self.uses_floors
 
     def work(self) -> list[waking.Work]:
         """The queues in which more jobs may wait than this worker has room for."""
@@ -132,8 +134,8 @@ class Claiming:
 
         Also the numbers of completed jobs whose end has listeners."""
         rows = reply.fetchall()
-        first_job, *_, told, started, watched = rows[0]  # the last three are the same in all rows
-        self.call.memory.told(told, self._sent)
+        first_job, *_, server_ms, started, watched = rows[0]  # the last three: equal in all rows
+        self.call.memory.time_of_reply(server_ms, self._sent)
         jobs = [] if first_job is None else read_all(rows, ExchangedJob)
         found: dict[int, list[ExchangedJob]] = {}
         for job in jobs:
@@ -148,7 +150,7 @@ class Claiming:
         self._learn(found)
         for queue in self.queues:
             for job in found.get(queue.qid, ()):
-                token = token_of(job, self.mark)
+                token = token_of(job, self.suffix)
                 if not job.flags & ENDING & ~WATCHED:
                     granted[token] = Granted(
                         queue.qid, job.pk, job.id, job.life, job.name, None, job.attempt,

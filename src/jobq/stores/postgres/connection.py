@@ -1,7 +1,7 @@
 """The connections of one handle.
 
 A handle has one connection, and a handle that settles a second one, so that a worker's two
-exchanges commit side by side (`Pipelined.lanes`). Each is a lane with a thread of its own.
+exchanges commit side by side (`Pipelined.lanes`). Each has a thread of its own.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from jobq.errors import StoreUnavailable
 from jobq.stores.postgres import mailbox
 from jobq.stores.postgres.address import Address
 from jobq.stores.postgres.clock import StoreClock
-from jobq.stores.postgres.lane import Kind, Lane, Request, resolve
+from jobq.stores.postgres.connection_thread import ConnectionThread, Kind, Request, resolve
 from jobq.stores.postgres.link import Link
 
-LANES = 2
+MAX_CONNECTIONS = 2
 """Connections of a handle that settles."""
 CLOSE_S = 2.0
 """Seconds that closing waits for a thread. A thread that resolves a host name cannot be stopped."""
@@ -30,7 +30,7 @@ MakeTx = Callable[[Link, int, int, bool], Any]
 
 
 class Connections:
-    """The lanes of one handle, and the requests that wait for one."""
+    """The connections of one handle, and the requests that wait for one."""
 
     def __init__(
         self, address: Address, clock: StoreClock, make_tx: MakeTx, box: mailbox.ChannelMailbox
@@ -46,8 +46,8 @@ class Connections:
         self.relisten: Callable[[], None] | None = None
         """Called in the event loop after a lost connection was replaced: signals may be missing."""
         self.replaced: Callable[[], None] | None = None
-        """Called in the lane's thread after a lost connection was replaced, before its next call.
-        It may lead to another server, or to tables that were restored."""
+        """Called in the thread of a lost connection that was replaced, before its next call. The
+        new one may lead to another server, or to tables that were restored."""
         self.incarnation = ""
         self.log = ""
         """The id of the log in the tables. Tables that were dropped and made again have another."""
@@ -56,13 +56,13 @@ class Connections:
         self.stopping = False
         self.stop_reading, self._stop_writing = os.pipe()
         self._pid = os.getpid()
-        self._lanes = [Lane(self, listens=box.listens)]
-        self._lanes[0].start()
+        self._threads = [ConnectionThread(self, listens=box.listens)]
+        self._threads[0].start()
 
     def submit(
         self, kind: Kind, work: Callable[..., Any], args: tuple[Any, ...], timeout: float = 0.0
     ) -> asyncio.Future[Any]:
-        """Run a request on the next lane that is free. `timeout` 0: that of the address."""
+        """Run a request on the next connection that is free. `timeout` 0: that of the address."""
         if os.getpid() != self._pid:
             raise StoreUnavailable(
                 "this handle was opened before the process forked, and its connections belong to "
@@ -75,23 +75,23 @@ class Connections:
             if self.stopping:
                 raise StoreUnavailable("this store is closed: open another handle")
             self.requests.append(request)
-            idle = next((lane for lane in self._lanes if lane.idle), None)
+            idle = next((thread for thread in self._threads if thread.idle), None)
             if idle is not None:
                 idle.idle = False
                 idle.wake()
-            elif self.settles and len(self._lanes) < LANES:
-                lane = Lane(self, listens=False)
-                self._lanes.append(lane)
-                lane.start()
+            elif self.settles and len(self._threads) < MAX_CONNECTIONS:
+                thread = ConnectionThread(self, listens=False)
+                self._threads.append(thread)
+                thread.start()
         return future
 
-    def take(self, lane: Lane) -> Request | None:
-        """The next request. None: there is none, and the lane is idle from now on."""
+    def take(self, thread: ConnectionThread) -> Request | None:
+        """The next request. None: there is none, and the thread is idle from now on."""
         with self.lock:
             if self.requests:
-                lane.idle = False
+                thread.idle = False
                 return self.requests.popleft()
-            lane.idle = True
+            thread.idle = True
             return None
 
     def close(self) -> None:
@@ -105,7 +105,7 @@ class Connections:
         os.write(self._stop_writing, b"x")
         for request in waiting:
             resolve(request, None, StoreUnavailable("this store was closed"))
-        ended = [lane.join(CLOSE_S) for lane in self._lanes]
+        ended = [thread.join(CLOSE_S) for thread in self._threads]
         if all(ended):  # a thread that is left still polls the descriptor
             os.close(self.stop_reading)
             os.close(self._stop_writing)

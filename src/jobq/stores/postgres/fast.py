@@ -145,8 +145,8 @@ def put(
             return None  # a repeated put of jobs that are stored: the general way finds them
         _refused(call, [plain.name], e)
         return None
-    _, told_ms = again.fetchone() or (1, None)
-    memory.told(told_ms, sent)
+    _, server_ms = again.fetchone() or (1, None)
+    memory.time_of_reply(server_ms, sent)
     return [PutResult(id=row.id, life=0, state=STATES[row.state]) for row in rows]
 
 
@@ -225,7 +225,7 @@ def exchange(
         published = held.ask(link, memory)
         reply = claiming.execute(ends, again=False)
         committed = link.sync()
-        waking.send(link, now, memory, claiming.work(), ends.happened, claiming.lines)
+        waking.send(link, now, memory, claiming.work(), ends.happened, claiming.ranges)
         link.flush()
         link.wait(committed)
         news = held.heard(memory, published)
@@ -297,7 +297,7 @@ def _sleep(claiming: Claiming, mailbox: str) -> tuple[list[Lease], bool, int | N
     except StatementFailed as e:
         _refused(claiming.call, [queue.name for queue in claiming.queues], e)
         return [], True, 0  # something is due by now: the worker looks again at once
-    if claiming.above:
+    if claiming.uses_floors:
         memory.registered[claiming.worker] = Registered(frozenset(claiming.qids), time.monotonic())
     leases, _ = claiming.leases(reply)
     if leases:

@@ -35,37 +35,37 @@ time: 400 at 800 jobs per second, which takes 0.2 ms."""
 MOST = 16
 """Priorities of a queue that have floors of their own. The others share one."""
 BLOCK = 20
-"""A transaction takes 2^20 places at once (`places` in 0001.sql)."""
+"""A transaction takes 2^20 places at once (the sequence `places` in 0001.sql)."""
 BLOCKS = 16
 """Blocks of places that a look of the leader reports of each priority of a queue."""
 FIRST, LAST = -(2**62), 2**62
 """Before and behind all places."""
 
 
-class Mark:
+class Floor:
     """The floor of one index: two looks have found nothing below it."""
 
-    __slots__ = ("_seen", "floor")
+    __slots__ = ("_seen", "value")
 
     def __init__(self, floor: int = FIRST) -> None:
-        self.floor = floor
+        self.value = floor
         self._seen: deque[tuple[int, float]] = deque()  # what looks saw, and when, in order
 
     def saw(self, value: int, began: float, ended: float) -> None:
         """A look between these times has found nothing from the floor to `value`."""
-        if value < self.floor:
+        if value < self.value:
             return  # a job that was found below the floor
         seen = self._seen
         while seen and seen[-1][0] > value:
             seen.pop()
         while seen and began - seen[0][1] >= LAG_S:
-            self.floor = seen.popleft()[0]
+            self.value = seen.popleft()[0]
         if not seen or ended - seen[-1][1] >= LAG_S / 5:
             seen.append((value, ended))
 
     def lower(self, floor: int) -> None:
         """Begin at this value, or lower."""
-        self.floor = min(self.floor, floor)
+        self.value = min(self.value, floor)
         self._seen.clear()
 
 
@@ -74,18 +74,18 @@ class Range(NamedTuple):
 
     high: int  # priority
     low: int
-    since: int  # place
+    since: int  # seq
     until: int
 
 
 EVERYTHING = Range(MAX_PRIORITY, 0, FIRST, LAST)
 
 
-def as_columns(lines: Sequence[tuple[int, Range]]) -> tuple[Sequence[int], ...]:
+def as_columns(ranges: Sequence[tuple[int, Range]]) -> tuple[Sequence[int], ...]:
     """Ranges as the parameters of a statement."""
-    if not lines:
+    if not ranges:
         return [], [], [], [], []
-    return tuple(zip(*((qid, *each) for qid, each in lines), strict=True))
+    return tuple(zip(*((qid, *each) for qid, each in ranges), strict=True))
 
 
 class Block(NamedTuple):
@@ -95,33 +95,33 @@ class Block(NamedTuple):
     block: int
 
 
-class Line:
+class QueueFloors:
     """The floors of one queue's waiting jobs."""
 
     def __init__(self) -> None:
-        self.known: dict[int, Mark] = {}  # by priority
-        self.rest = Mark()  # of all other priorities
-        self.lifo = Mark(0)  # lifo jobs have negative places: new ones are below the negated floor
+        self.known: dict[int, Floor] = {}  # by priority
+        self.rest = Floor()  # of all other priorities
+        self.lifo = Floor(0)  # lifo jobs have negative places: new ones are below the negated floor
 
     def ranges(self, blocks: Sequence[Block] = ()) -> list[Range]:
         """What a claim has to read, in the order of the queue. `blocks` are read in any case."""
-        if not self.known and self.rest.floor == FIRST:
+        if not self.known and self.rest.value == FIRST:
             return [EVERYTHING]
         found: list[Range] = []
         high = MAX_PRIORITY
         for priority in sorted(self.known, reverse=True):
             if priority < high:
-                found += self._between(high, priority + 1, self.rest.floor, blocks)
-            found += self._between(priority, priority, self.known[priority].floor, blocks)
+                found += self._between(high, priority + 1, self.rest.value, blocks)
+            found += self._between(priority, priority, self.known[priority].value, blocks)
             high = priority - 1
         if high >= 0:
-            found += self._between(high, 0, self.rest.floor, blocks)
+            found += self._between(high, 0, self.rest.value, blocks)
         return found
 
     def _between(self, high: int, low: int, floor: int, blocks: Sequence[Block]) -> list[Range]:
         if floor == FIRST:
             return [Range(high, low, FIRST, LAST)]
-        newest = -self.lifo.floor
+        newest = -self.lifo.value
         found = [Range(high, low, FIRST, newest)]
         for priority, block in blocks:
             since = max(block << BLOCK, newest + 1)
@@ -136,52 +136,52 @@ class Line:
         If it reports no more of a priority, and all of them are below the floor, there may be
         others between: begin at the first one."""
         for priority in {each.priority for each in blocks}:
-            places = [each.block << BLOCK for each in blocks if each.priority == priority]
-            mark = self.known.get(priority, self.rest)
-            if len(places) >= BLOCKS and max(places) < mark.floor:
-                mark.lower(min(places))
+            seqs = [each.block << BLOCK for each in blocks if each.priority == priority]
+            floor = self.known.get(priority, self.rest)
+            if len(seqs) >= BLOCKS and max(seqs) < floor.value:
+                floor.lower(min(seqs))
 
     def claimed(
         self,
         jobs: Sequence[tuple[int, int]],
         *,
         full: bool,
-        place: int,
+        next_seq: int,
         began: float,
         ended: float,
     ) -> None:
-        """A claim has read the ranges and got these jobs: priority and place, in order.
+        """A claim has read the ranges and got these jobs: priority and seq, in order.
 
-        `full`: it stopped behind the last one. `place`: no transaction that begins after the claim
-        gets a lower one."""
+        `full`: it stopped behind the last one. `next_seq`: no transaction that begins after the
+        claim gets a lower one."""
         if full:
             last, seq = jobs[-1]
-            for priority, mark in self.known.items():
+            for priority, floor in self.known.items():
                 if priority >= last:
-                    mark.saw(place if priority > last else min(seq, place), began, ended)
+                    floor.saw(next_seq if priority > last else min(seq, next_seq), began, ended)
         else:
-            for mark in (*self.known.values(), self.rest, self.lifo):
-                mark.saw(place, began, ended)
+            for floor in (*self.known.values(), self.rest, self.lifo):
+                floor.saw(next_seq, began, ended)
         for priority, _ in jobs:
             if priority not in self.known:
-                self.known[priority] = Mark(self.rest.floor)
+                self.known[priority] = Floor(self.rest.value)
         while len(self.known) > MOST:
-            self.rest.lower(self.known.pop(next(iter(self.known))).floor)
+            self.rest.lower(self.known.pop(next(iter(self.known))).value)
 
 
 class Floors:
-    """The floors of a handle. Its lanes share them."""
+    """The floors of a handle. Its connections share them."""
 
     def __init__(self) -> None:
-        self.next_look = 0.0
+        self.next_ask = 0.0
         """When the handle asks again whether to use floors (monotonic clock)."""
         self._until = 0.0
         self._lock = threading.Lock()
-        self._lines: dict[int, Line] = {}  # by qid
-        self._due: dict[int, Mark] = {}  # by qid: nothing is due by the clock before this time
-        self._past: dict[int, Mark] = {}  # by qid: no retention has ended before this time
+        self._queues: dict[int, QueueFloors] = {}  # by qid
+        self._due: dict[int, Floor] = {}  # by qid: nothing is due by the clock before this time
+        self._past: dict[int, Floor] = {}  # by qid: no retention has ended before this time
         # By qid and state: no record of an ended job expires before this time.
-        self._oldest: dict[tuple[int, int], Mark] = {}
+        self._oldest: dict[tuple[int, int], Floor] = {}
         self._blocks: Mapping[int, Sequence[Block]] = {}
 
     @property
@@ -198,8 +198,8 @@ class Floors:
                 self._forget()
             news = blocks != self._blocks
             if news:
-                for qid, line in self._lines.items():
-                    line.found(blocks.get(qid, ()))
+                for qid, queue in self._queues.items():
+                    queue.found(blocks.get(qid, ()))
             self._until, self._blocks = time.monotonic() + seconds, blocks
             return news
 
@@ -212,7 +212,7 @@ class Floors:
     def _forget(self) -> None:
         """Nobody looks below the floors while they are not used, so they are not kept."""
         self._blocks = {}
-        self._lines.clear()
+        self._queues.clear()
         self._due.clear()
         self._past.clear()
         self._oldest.clear()
@@ -224,43 +224,43 @@ class Floors:
                 (qid, each)
                 for qid in qids
                 for each in (
-                    self._lines[qid].ranges(self._blocks.get(qid, ()))
-                    if qid in self._lines
+                    self._queues[qid].ranges(self._blocks.get(qid, ()))
+                    if qid in self._queues
                     else (EVERYTHING,)
                 )
             ]
 
-    def place(self, qid: int, priority: int) -> int:
+    def floor_of(self, qid: int, priority: int) -> int:
         """The floor of a priority of a queue."""
         with self._lock:
-            line = self._lines.get(qid)
-            if line is None:
+            queue = self._queues.get(qid)
+            if queue is None:
                 return FIRST
-            return line.known.get(priority, line.rest).floor
+            return queue.known.get(priority, queue.rest).value
 
     def due(self, qid: int) -> int:
         """No job of the queue is due by the clock before this time, in milliseconds."""
         with self._lock:
-            return self._due[qid].floor if qid in self._due else 0
+            return self._due[qid].value if qid in self._due else 0
 
     def past(self, qid: int) -> int:
         """The same for the retention of ended jobs."""
         with self._lock:
-            return self._past[qid].floor if qid in self._past else 0
+            return self._past[qid].value if qid in self._past else 0
 
     def oldest(self, qid: int, state: int) -> int:
         """No record of a job that ended in this way expires before this time, in milliseconds."""
         with self._lock:
-            mark = self._oldest.get((qid, state))
-            return 0 if mark is None else mark.floor
+            floor = self._oldest.get((qid, state))
+            return 0 if floor is None else floor.value
 
     def times(self) -> tuple[list[int], list[int], list[int]]:
         """Queues, and both times of each."""
         with self._lock:
             qids = list({**self._due, **self._past})
-            none = Mark(0)
-            due = [self._due.get(qid, none).floor for qid in qids]
-            return qids, due, [self._past.get(qid, none).floor for qid in qids]
+            none = Floor(0)
+            due = [self._due.get(qid, none).value for qid in qids]
+            return qids, due, [self._past.get(qid, none).value for qid in qids]
 
     def claimed(
         self,
@@ -268,30 +268,30 @@ class Floors:
         jobs: Sequence[tuple[int, int]],
         *,
         full: bool,
-        place: int,
+        next_seq: int,
         began: float,
         ended: float,
     ) -> None:
-        """See Line.claimed."""
+        """See QueueFloors.claimed."""
         with self._lock:
             if self.active:
-                line = self._lines.setdefault(qid, Line())
-                line.claimed(jobs, full=full, place=place, began=began, ended=ended)
+                queue = self._queues.setdefault(qid, QueueFloors())
+                queue.claimed(jobs, full=full, next_seq=next_seq, began=began, ended=ended)
 
     def nothing_due(self, qid: int, now: int, began: float, ended: float) -> None:
         """A look has found no job of the queue that is due at this time of the store, or before."""
         with self._lock:
             if self.active:
-                self._due.setdefault(qid, Mark(0)).saw(now, began, ended)
+                self._due.setdefault(qid, Floor(0)).saw(now, began, ended)
 
     def nothing_past(self, qid: int, now: int, began: float, ended: float) -> None:
         """The same for the retention of ended jobs."""
         with self._lock:
             if self.active:
-                self._past.setdefault(qid, Mark(0)).saw(now, began, ended)
+                self._past.setdefault(qid, Floor(0)).saw(now, began, ended)
 
     def oldest_is(self, qid: int, state: int, at_ms: int, began: float, ended: float) -> None:
         """A look has found no record of such a job that expires before this time."""
         with self._lock:
             if self.active:
-                self._oldest.setdefault((qid, state), Mark(0)).saw(at_ms, began, ended)
+                self._oldest.setdefault((qid, state), Floor(0)).saw(at_ms, began, ended)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 HELD_S = 4.0
 """Seconds after which a snapshot counts as held. Calls of jobq, and queries of a web application,
 end sooner. The leader looks every 5 s."""
-LOOK_S = 2.0
+ASK_S = 2.0
 """Seconds between two looks of a handle at what the leader has published."""
 FRESH_S = 20.0
 """Seconds for which handles rely on what the leader has published: four of its ticks."""
@@ -71,7 +71,7 @@ class Held:
         """Whether it is time to look from the beginning."""
         return not self.floors or now >= self.next_full
 
-    def looked(self, began: float, ended: float) -> None:
+    def scanned(self, began: float, ended: float) -> None:
         """A look from the beginning took this time."""
         self._cost = ended - began
         self.next_full = ended + max(FULL_S, SHARE * self._cost)
@@ -80,7 +80,7 @@ class Held:
 # ── the leader ────────────────────────────────────────────────────────────────────────────────────
 
 
-def look(tx: PostgresTx) -> Held:
+def find_snapshots(tx: PostgresTx) -> Held:
     """Find out whether somebody holds a snapshot."""
     held = tx.memory.held
     upcoming, age = tx.execute(FLOORS["snapshots"]).fetchone()
@@ -115,9 +115,9 @@ def sweep(tx: PostgresTx) -> None:
 def ask(link: Link, memory: PostgresMemory) -> Reply | None:
     """Queue the question what the leader has published, if it is time to ask."""
     now = time.monotonic()
-    if now < memory.floors.next_look:
+    if now < memory.floors.next_ask:
         return None
-    memory.floors.next_look = now + LOOK_S
+    memory.floors.next_ask = now + ASK_S
     return link.execute(FLOORS["newest"], (FRESH_S,))
 
 

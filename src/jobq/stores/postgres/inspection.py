@@ -38,11 +38,12 @@ def report(tx: Any, schema: str) -> DatabaseReport:
 
 def _oldest(tx: Any) -> TransactionReport | None:
     row = tx.execute(_SQL["oldest"]).fetchone()
-    slot = tx.execute(_SQL["slots"]).fetchone()
-    if row is None and slot is None:
+    held_slot = tx.execute(_SQL["replication_slots"]).fetchone()
+    if row is None and held_slot is None:
         return None
     age_s, held_by = (0.0, "") if row is None else row
-    if slot is not None:
-        # A slot has an age in transactions only.
-        held_by = f"{held_by}{'; ' if held_by else ''}{slot[0]} ({slot[1]:,} transactions)"
+    if held_slot is not None:
+        # A replication slot has an age in transactions only.
+        name, transactions = held_slot
+        held_by = f"{held_by}{'; ' if held_by else ''}{name} ({transactions:,} transactions)"
     return TransactionReport(age_s=age_s, held_by=held_by)

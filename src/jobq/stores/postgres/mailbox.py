@@ -26,8 +26,8 @@ _Fields = tuple[str, str, str, str, str | None]
 
 _DEAF = "-"
 """What the address of a mailbox without a channel begins with."""
-LOOK_S = 1.0
-"""Seconds between two looks of a handle without a channel (listen=no). Each costs an idle worker a
+POLL_S = 1.0
+"""Seconds between two polls of a handle without a channel (listen=no). Each costs an idle worker a
 claim, and a caller that waits for a job a read."""
 
 
@@ -38,19 +38,19 @@ class ChannelMailbox(Mailbox):
         self.listens = listens
         self.channel = f"{'' if listens else _DEAF}jobq_{secrets.token_hex(8)}"
         super().__init__((self.channel,))
-        self._looking: asyncio.TimerHandle | None = None
+        self._polling: asyncio.TimerHandle | None = None
         if not listens:
-            self._look()
+            self._poll()
 
     def close(self) -> None:
         """Receive no more notices."""
-        if self._looking is not None:
-            self._looking.cancel()
+        if self._polling is not None:
+            self._polling.cancel()
 
-    def _look(self) -> None:
+    def _poll(self) -> None:
         """Without a channel, all who wait look again and again."""
-        self.look_again()
-        self._looking = self._loop.call_later(LOOK_S, self._look)
+        self.signal_all()
+        self._polling = self._loop.call_later(POLL_S, self._poll)
 
     def call(self, function: Callable[[], None]) -> None:
         """Call a function in the event loop. May be called from any thread."""

@@ -33,8 +33,8 @@ class PostgresMemory(Memory):
         self.calls: dict[str, str] = {}  # by caller: its last exchange, if it came through here
         self.trimmed: dict[int, int] = {}  # by queue: events logged when its log was last trimmed
         self.keyed_turns = 0  # how often a tick has chosen some of the queues that only have keys
-        self.next_slots = 0.0  # no look at the slots of the log before then (monotonic clock)
-        self.free: dict[int, float] = {}  # by slot: since when nobody needs it (monotonic clock)
+        self.next_segments = 0.0  # no look at the segments of the log before then (monotonic clock)
+        self.free: dict[int, float] = {}  # by segment: since when nobody needs it (monotonic clock)
         self.plain: dict[QueueName, Plain] = {}
         self.calls_swept_ms = 0  # exchanges before this time are deleted
         self.held = Held()  # what the leader knows about snapshots
@@ -42,7 +42,7 @@ class PostgresMemory(Memory):
         self.registered: dict[str, Registered] = {}  # by worker
         self.clock: StoreClock | None = None
 
-    def told(self, ms: int | None, sent: float) -> None:
+    def time_of_reply(self, ms: int | None, sent: float) -> None:
         """A reply has the time. Its statement was sent at this time, by clock.elapsed."""
         if self.clock is not None and ms is not None:
-            self.clock.told(ms, sent)
+            self.clock.time_of_reply(ms, sent)

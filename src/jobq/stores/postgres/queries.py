@@ -26,7 +26,7 @@ _ARRAYS = {
 """The types of columns of NewJob that are not text."""
 
 
-def _mark(n: int) -> str:
+def _placeholder(n: int) -> str:
     return f"${n}"
 
 
@@ -55,7 +55,7 @@ _FRAGMENTS = statements.load(_PACKAGE, "fragments.sql", {"latest": "{latest}"})
 LATEST = _FRAGMENTS["latest"]
 """The latest time in the event log."""
 
-ABOVE = {
+FROM_FLOORS = {
     **{f"since_{n}": f" AND at_ms >= ${n}" for n in (2, 3, 4, 5, 6)},
     "since": " AND at_ms >= wanted.since",
     "floors_18": ", $18::bigint[]",
@@ -66,8 +66,8 @@ ABOVE = {
         " LEFT JOIN unnest($5::integer[], $6::bigint[], $7::bigint[]) AS f (qid, due, past)"
         " USING (qid)"
     ),
-    "picked": _FRAGMENTS["picked_above"],
-    "more_waits": _FRAGMENTS["more_waits_above"],
+    "picked": _FRAGMENTS["picked_with_floors"],
+    "more_waits": _FRAGMENTS["more_waits_with_floors"],
     # The jobs that ended in the last seconds had leases that would end in the next ones. To read
     # past those is not worth it: a worker looks again after a few seconds anyway.
     "no_leases": " AND false",
@@ -78,14 +78,14 @@ ABOVE = {
 the clock index, and ranges for the index of waiting jobs."""
 
 FROM_THE_BEGINNING = {
-    **dict.fromkeys(ABOVE, ""),
+    **dict.fromkeys(FROM_FLOORS, ""),
     "picked": _FRAGMENTS["picked"],
     "more_waits": _FRAGMENTS["more_waits"],
 }
 """The same for statements without floors."""
 
 COLUMNS = {
-    **lists(_mark),
+    **lists(_placeholder),
     **FROM_THE_BEGINNING,
     "ended_job": ", ".join(_ENDED.get(column, f"g.{column}") for column in JOB_COLUMNS),
     "claimed_c": ", ".join(f"c.{column}" for column in ClaimedJob.__struct_fields__),
@@ -98,7 +98,7 @@ COLUMNS = {
     "not_leasable": str(CANCEL | NOTED),
     "sleep_ms": str(SLEEP_MS),
     "entry": "eid, qid, slot, n, at_ms, moved, figures",
-    "job_number": _mark(len(JOB_COLUMNS)),
+    "job_number": _placeholder(len(JOB_COLUMNS)),
     "new_job_values": ", ".join(_typed(n, column) for n, column in enumerate(NewJob._fields, 1)),
     "new_job_arrays": ", ".join(
         f"{_typed(n, column)}[]" for n, column in enumerate(NewJob._fields, 1)
@@ -122,14 +122,14 @@ FAST = load("fast.sql")
 """The statements of calls on plain queues."""
 
 
-def load_above(file: str) -> dict[str, str]:
+def load_with_floors(file: str) -> dict[str, str]:
     """The statements of a file by name, with floors."""
-    return statements.load(_PACKAGE, file, {**COLUMNS, **ABOVE})
+    return statements.load(_PACKAGE, file, {**COLUMNS, **FROM_FLOORS})
 
 
-FAST_ABOVE = load_above("fast.sql")
-HOT_ABOVE = load_above("hot.sql")
-UPKEEP_ABOVE = load_above("upkeep.sql")
+FAST_WITH_FLOORS = load_with_floors("fast.sql")
+HOT_WITH_FLOORS = load_with_floors("hot.sql")
+UPKEEP_WITH_FLOORS = load_with_floors("upkeep.sql")
 
-FLOORS = load_above("floors.sql")
+FLOORS = load_with_floors("floors.sql")
 """The statements about snapshots that somebody holds open, and claims that begin at floors."""

@@ -20,7 +20,7 @@ FROZEN_S = 15.0
 """Seconds after which the server ends a transaction whose client sends nothing: its process is
 frozen, or the network is gone. Others wait for its locks meanwhile."""
 
-_LOOK = f"""
+_STATE = f"""
 SELECT extract(epoch FROM clock_timestamp())::float8,
     to_hex(hashtextextended(pg_postmaster_start_time()::text, 0)),
     (SELECT value FROM meta WHERE name = 'clock'),
@@ -30,7 +30,7 @@ SELECT extract(epoch FROM clock_timestamp())::float8,
 """
 
 
-class Look(NamedTuple):
+class ServerState(NamedTuple):
     """The server as a connection finds it."""
 
     server_s: float
@@ -115,12 +115,12 @@ def check_server(link: Link, store: str) -> None:
         )
 
 
-def look(link: Link) -> Look:
+def read_state(link: Link) -> ServerState:
     """Read the server's clock and what `meta` says. Runs inside a transaction."""
     link.wait()
     sent = elapsed()
-    row = link.execute(_LOOK).fetchone()
+    row = link.execute(_STATE).fetchone()
     assert row is not None
     received = elapsed()
     server_s, incarnation, *rest = row
-    return Look(server_s, sent, received, incarnation[:8], *rest)
+    return ServerState(server_s, sent, received, incarnation[:8], *rest)

@@ -39,17 +39,17 @@ from jobq.stores.postgres import (
     held,
     inspection,
     lock_order,
+    log_segments,
     numbering,
     reading,
     schema,
-    slots,
     upkeep,
 )
 from jobq.stores.postgres.address import Address, parse
 from jobq.stores.postgres.caller import Caller
 from jobq.stores.postgres.clock import StoreClock
-from jobq.stores.postgres.connection import LANES, Connections
-from jobq.stores.postgres.lane import Kind
+from jobq.stores.postgres.connection import MAX_CONNECTIONS, Connections
+from jobq.stores.postgres.connection_thread import Kind
 from jobq.stores.postgres.link import Link, StatementFailed
 from jobq.stores.postgres.mailbox import ChannelMailbox
 from jobq.stores.postgres.memory import PostgresMemory
@@ -78,7 +78,7 @@ otherwise."""
 class PostgresStore(RelationalStore):
     """A handle, for one event loop, with one connection, or two if it settles."""
 
-    lanes = LANES
+    lanes = MAX_CONNECTIONS
 
     def __init__(self, url: str, clock: Clock | None) -> None:
         self.address = parse(url)
@@ -99,7 +99,7 @@ class PostgresStore(RelationalStore):
         box = ChannelMailbox(listens=self.address.listen)
         clock = self._memory.clock = StoreClock(self._clock)
         connections = Connections(self.address, clock, self._tx, box)
-        connections.relisten = lambda: box.call(self._look_again)
+        connections.relisten = lambda: box.call(self._listen_after_loss)
         connections.replaced = self._forget
         try:
             connections.log = await connections.submit(
@@ -157,43 +157,43 @@ class PostgresStore(RelationalStore):
     async def tick(self, *, limit: int = 500) -> int:
         await self._number()
         steps, stopped_at = 0, None
-        look, full = await self._look()
-        for each in look.todo:
+        plan, full = await self._plan()
+        for each in plan.todo:
             if steps >= limit:
                 stopped_at = each
                 break
             steps += await self._write(upkeep.tick_queue, each.queue, limit - steps, full)
-        more = upkeep.looked(self._memory, look, stopped_at)
-        await self._free_slots()
+        more = upkeep.record_progress(self._memory, plan, stopped_at)
+        await self._free_segments()
         steps += await self._submit(Kind.TICK, upkeep.tick_rest, (max(1, limit - steps),))
         return limit if more else min(steps, limit)
 
-    async def _look(self) -> tuple[upkeep.Look, bool]:
+    async def _plan(self) -> tuple[upkeep.TickPlan, bool]:
         """The next queues, and whether this reads from the beginning.
 
         If somebody holds a snapshot, this makes all handles use floors."""
-        found = await self._read(held.look)
+        found = await self._read(held.find_snapshots)
         began = time.monotonic()
         full = found.full(began)
         if not found.floors:
-            return await self._read(upkeep.look, full), full
+            return await self._read(upkeep.plan, full), full
         try:
             if full:
                 found.blocks = await self._read(held.find_heads)
             await self._write(held.publish, found.blocks)
-            return await self._read(upkeep.look, full), full
-        finally:  # after a look that takes longer than a call may, the next one is later
+            return await self._read(upkeep.plan, full), full
+        finally:  # after a scan that takes longer than a call may, the next one is later
             if full:
-                found.looked(began, time.monotonic())
+                found.scanned(began, time.monotonic())
 
-    async def _free_slots(self) -> None:
+    async def _free_segments(self) -> None:
         """Free the disk of old parts of the event log."""
-        for slot in await self._read(slots.look):
-            if slot.needed:
-                await self._write(slots.move, slot.slot)
+        for segment in await self._read(log_segments.find_due):
+            if segment.needed:
+                await self._write(log_segments.move, segment.number)
             else:
-                with contextlib.suppress(slots.Busy):
-                    await self._write(slots.truncate, slot.slot)
+                with contextlib.suppress(log_segments.Busy):
+                    await self._write(log_segments.truncate, segment.number)
 
     # ── reads ─────────────────────────────────────────────────────────────────────────────────────
 
@@ -349,7 +349,7 @@ class PostgresStore(RelationalStore):
         self._memory.plain.clear()
         self._memory.floors.stop()
 
-    def _look_again(self) -> None:
+    def _listen_after_loss(self) -> None:
         """The connection was replaced: notices are lost, and so may be the registrations."""
         self._memory.registered.clear()
         if self._mailbox is not None and self._again is None:
@@ -363,7 +363,7 @@ class PostgresStore(RelationalStore):
             log.warning("cannot listen at %s again: %s", self.url, e)
         finally:
             self._again = None
-            box.look_again()
+            box.signal_all()
 
 
 async def _closed(connections: Connections) -> None:

@@ -1,7 +1,7 @@
 """Drops old entries of the event log, in bounded steps.
 
-An entry counts as dropped when the queue's row of `counts` says so. Its rows stay until their slot
-is truncated (slots.py).
+An entry counts as dropped when the queue's row of `counts` says so. Its rows stay until their
+segment is truncated (log_segments.py).
 """
 
 from __future__ import annotations

@@ -20,8 +20,8 @@ from jobq.core.clock import JITTER_MS
 from jobq.core.defaults import DAY_MS, MINUTE_MS
 from jobq.core.records import QueueName
 from jobq.stores.postgres import failures, mailbox, trimming
-from jobq.stores.postgres.above import ABOVE
 from jobq.stores.postgres.clock import elapsed
+from jobq.stores.postgres.floor_statements import STATEMENTS_WITH_FLOORS
 from jobq.stores.postgres.floors import FIRST
 from jobq.stores.postgres.link import Link, Reply, StatementFailed
 from jobq.stores.postgres.memory import PostgresMemory
@@ -83,19 +83,19 @@ class PostgresTx(LoggingTx):
         self.asked: dict[tuple[str, Row], Reply] = {}  # statements that were executed ahead
         self._holders: dict[tuple[int, str], int | None] = {}  # numbers of jobs, by unique lock
         self._asked = False  # for places
-        self._place = 0
+        self._next_seq = 0
         self.tells_later = not link.pooled
         self.slept: list[QueueRow] = []  # queues in which the worker fell asleep
         self.full = False  # read indexes from the beginning, and not from their floors
-        self._above = memory.floors.active
+        self._uses_floors = memory.floors.active
         self._began = time.monotonic()
 
     def execute(self, sql: str, parameters: Any = (), /) -> Rows:
         """Queue a statement. Reading its rows sends it."""
         if self.asked and (reply := self.asked.pop((sql, parameters), None)) is not None:
             return reply
-        if self._above and not self.full and sql in ABOVE:
-            sql, floors = ABOVE[sql]
+        if self._uses_floors and not self.full and sql in STATEMENTS_WITH_FLOORS:
+            sql, floors = STATEMENTS_WITH_FLOORS[sql]
             parameters = (*parameters, *floors(self.memory.floors, parameters))
         return self.link.execute(sql, parameters)
 
@@ -186,7 +186,7 @@ class PostgresTx(LoggingTx):
         if not self.writes:
             return None
         sent = elapsed()
-        statement, self._asked = ("time" if self._asked else "places"), True
+        statement, self._asked = ("time" if self._asked else "seqs"), True
         return Asked(self.link.execute(SQL.hot[statement]), sent)
 
     def _has_waited(self, asked: Asked | None) -> None:
@@ -194,10 +194,10 @@ class PostgresTx(LoggingTx):
         clock = self.memory.clock
         if asked is None or clock is None:
             return
-        *places, ms = asked.reply.fetchone() or (None,)
-        if places:
-            (self._place,) = places
-        self._continue_at(*(clock.read() if ms is None else clock.told(ms, asked.sent)))
+        *seqs, ms = asked.reply.fetchone() or (None,)
+        if seqs:
+            (self._next_seq,) = seqs
+        self._continue_at(*(clock.read() if ms is None else clock.time_of_reply(ms, asked.sent)))
 
     def not_before(self, ms: int) -> None:
         if ms > self.now:
@@ -214,12 +214,12 @@ class PostgresTx(LoggingTx):
         self._queues[row.qname] = self._qids[row.qid] = row
         return row
 
-    def take_places(self, qid: int, n: int = 1) -> int:
+    def take_seqs(self, qid: int, n: int = 1) -> int:
         """Places come from a sequence that all queues share, a large block for each request."""
-        if not self._place:
-            self._place, _ = self.link.execute(SQL.hot["places"]).fetchone() or (0, 0)
-        self._place += n
-        return self._place - n
+        if not self._next_seq:
+            self._next_seq, _ = self.link.execute(SQL.hot["seqs"]).fetchone() or (0, 0)
+        self._next_seq += n
+        return self._next_seq - n
 
     # ── jobs ──────────────────────────────────────────────────────────────────────────────────────
 
@@ -314,11 +314,11 @@ class PostgresTx(LoggingTx):
         """The place at which a job returns to the front of its priority.
 
         If claims do not look at its old place any more, that of the first job that waits."""
-        floor = self.memory.floors.place(job.qid, job.priority) if self._above else FIRST
+        floor = self.memory.floors.floor_of(job.qid, job.priority) if self._uses_floors else FIRST
         if job.key is not None or floor == FIRST:
             return job.seq
         row = self.execute(FLOORS["front"], (job.qid, job.priority, floor)).fetchone()
-        return max(job.seq, self.take_places(job.qid) if row is None else row[0])
+        return max(job.seq, self.take_seqs(job.qid) if row is None else row[0])
 
     def found_nothing(self, queue: QueueRow) -> None:
         """Remember it, if somebody holds a snapshot."""
@@ -326,15 +326,15 @@ class PostgresTx(LoggingTx):
 
     def nothing_left(self, qid: int, *, ended_too: bool = True) -> None:
         """Nothing of a queue is due; with `ended_too`, no retention is over either."""
-        if self._above:
+        if self._uses_floors:
             ended = time.monotonic()
             self.memory.floors.nothing_due(qid, self.now, self._began, ended)
             if ended_too:
                 self.memory.floors.nothing_past(qid, self.now, self._began, ended)
 
-    def look_at_ended(self, qid: int) -> None:
+    def read_oldest_ended(self, qid: int) -> None:
         """Remember which records of ended jobs are the oldest, if somebody holds a snapshot."""
-        if not self._above:
+        if not self._uses_floors:
             return
         floors = self.memory.floors
         asked = [
@@ -358,7 +358,7 @@ class PostgresTx(LoggingTx):
 
     def last_number(self, qid: int) -> int:
         """A number that no other event gets: events have theirs only after the commit."""
-        return self.take_places(qid)
+        return self.take_seqs(qid)
 
     def trim_log(self, queue: QueueRow, limit: int) -> int:
         return trimming.trim_log(self, queue, limit)
@@ -394,9 +394,9 @@ class PostgresTx(LoggingTx):
         """Forget exchanges that nobody will repeat, at most `limit`."""
         since, until = self.memory.calls_swept_ms, self.now - CALLS_MS
         row = self.execute(SQL.upkeep["sweep_calls"], (since, until, limit)).fetchone()
-        if row is not None and row[0] is not None and (row[1] == limit or self._above):
+        if row is not None and row[0] is not None and (row[1] == limit or self._uses_floors):
             self.memory.calls_swept_ms = row[0]
-        elif not self._above:
+        elif not self._uses_floors:
             self.memory.calls_swept_ms = 0
 
     # ── sleepers ──────────────────────────────────────────────────────────────────────────────────

@@ -11,7 +11,7 @@ from jobq.core.defaults import METRICS_MS
 from jobq.core.queues import Limits
 from jobq.core.records import QueueName
 from jobq.errors import CorruptStore
-from jobq.stores.postgres import completing, held, slots, trimming
+from jobq.stores.postgres import completing, held, log_segments, trimming
 from jobq.stores.postgres.memory import PostgresMemory
 from jobq.stores.postgres.queries import SQL
 from jobq.stores.postgres.tx import PostgresTx
@@ -36,14 +36,14 @@ class Todo(NamedTuple):
     queue: QueueName
 
 
-class Look(NamedTuple):
-    """A look at the next queues: all of them, and those that need a tick, in order."""
+class TickPlan(NamedTuple):
+    """The next queues: all of them, and those that need a tick, in order."""
 
     qids: list[int]
     todo: list[Todo]
 
 
-def look(tx: PostgresTx, full: bool) -> Look:
+def plan(tx: PostgresTx, full: bool) -> TickPlan:
     """The next queues that need a tick, beginning after the one where the last tick stopped.
 
     `full`: read from the beginning, and not from the floors."""
@@ -73,7 +73,7 @@ def look(tx: PostgresTx, full: bool) -> Look:
         memory.unvisited = 0
     place = {qid: n for n, qid in enumerate(qids)}
     todo = sorted(found + _some(only_keyed, memory), key=lambda each: place[each.qid])
-    return Look(qids, todo)
+    return TickPlan(qids, todo)
 
 
 def _some(keyed: list[Todo], memory: PostgresMemory) -> list[Todo]:
@@ -83,10 +83,10 @@ def _some(keyed: list[Todo], memory: PostgresMemory) -> list[Todo]:
     return (keyed[first:] + keyed[:first])[:KEYED]
 
 
-def looked(memory: PostgresMemory, look: Look, stopped_at: Todo | None) -> bool:
-    """Remember how far a tick has got: through all queues of its look, or up to one that it could
+def record_progress(memory: PostgresMemory, plan: TickPlan, stopped_at: Todo | None) -> bool:
+    """Remember how far a tick has got: through all queues of its plan, or up to one that it could
     not visit. Returns whether this round has more queues."""
-    done = look.qids if stopped_at is None else look.qids[: look.qids.index(stopped_at.qid)]
+    done = plan.qids if stopped_at is None else plan.qids[: plan.qids.index(stopped_at.qid)]
     if done:
         memory.ticked_qid = done[-1]
     memory.unvisited = max(0, memory.unvisited - len(done))
@@ -117,7 +117,7 @@ def tick_queue(tx: PostgresTx, name: QueueName, limit: int, full: bool) -> int:
     steps = upkeep.tick_queue(tx, queue, limit)
     if steps < limit:
         tx.nothing_left(queue.qid)
-    tx.look_at_ended(queue.qid)
+    tx.read_oldest_ended(queue.qid)
     if _held_before(queue, tx.now):
         queue.held_ms, queue.dirty = 0, True  # the queue is plain again
     if not queue.paused:
@@ -131,7 +131,7 @@ def tick_rest(tx: PostgresTx, limit: int) -> int:
     steps = upkeep.tick_rest(tx, limit)
     steps += completing.follow_up(tx)
     tx.sweep_calls(CALLS)
-    slots.drop_kept(tx)
+    log_segments.drop_kept(tx)
     held.sweep(tx)
     return steps
 

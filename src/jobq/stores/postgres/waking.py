@@ -16,12 +16,12 @@ from jobq.stores.postgres.floors import Range, as_columns
 from jobq.stores.postgres.link import Link
 from jobq.stores.postgres.memory import PostgresMemory
 from jobq.stores.postgres.plain import is_plain
-from jobq.stores.postgres.queries import load, load_above
+from jobq.stores.postgres.queries import load, load_with_floors
 from jobq.stores.postgres.tx import PostgresTx
 from jobq.stores.relational.signals import DEPUTIES_MS, ended_topic, log_topic, noted_topic
 
 SQL = load("waking.sql")
-SQL_ABOVE = load_above("waking.sql")
+SQL_WITH_FLOORS = load_with_floors("waking.sql")
 
 OVERDUE_MS = 10_000
 """Milliseconds. A delayed job that was due longer ago wakes nobody: the next claim promotes it."""
@@ -86,11 +86,11 @@ def send(
     memory: PostgresMemory,
     work: Iterable[Work],
     happened: Iterable[Happened],
-    lines: Sequence[tuple[int, Range]] | None = None,
+    ranges: Sequence[tuple[int, Range]] | None = None,
 ) -> None:
     """Queue the statement that wakes and notifies. It belongs behind the commit and a Sync.
 
-    `lines`: where jobs may wait, if the caller uses floors."""
+    `ranges`: where jobs may wait, if the caller uses floors."""
     works, topics = list(work), list(happened)
     if not works and not topics:
         return
@@ -112,13 +112,13 @@ def send(
         str(second),
         now - OVERDUE_MS,
     )
-    if lines is None:
+    if ranges is None:
         link.execute(SQL["wake"], parameters).quiet = True
     else:
-        link.execute(SQL_ABOVE["wake"], (*parameters, *as_columns(lines))).quiet = True
+        link.execute(SQL_WITH_FLOORS["wake"], (*parameters, *as_columns(ranges))).quiet = True
 
 
-def lines(memory: PostgresMemory, work: Iterable[Work]) -> Sequence[tuple[int, Range]] | None:
+def ranges(memory: PostgresMemory, work: Iterable[Work]) -> Sequence[tuple[int, Range]] | None:
     """Where more jobs may wait, if the handle uses floors."""
     more = [w.qid for w in work if w.more]
     return memory.floors.ranges(more) if more and memory.floors.active else None

@@ -40,7 +40,7 @@ from jobq.stores.relational.codes import (
     UNFOLLOWED,
     WAITING,
 )
-from jobq.stores.relational.options import marked, unpack_options
+from jobq.stores.relational.options import unpack_options, with_store_fields
 from jobq.stores.relational.rows import Edge, Job, QueueRow
 from jobq.stores.relational.tx import Tx
 
@@ -71,7 +71,7 @@ def cancel(tx: Tx, queue: QueueRow, job: Job, *, reason: str, cascade: bool) -> 
         job.flags |= CANCEL
         job.reason = reason
         if job.actor is not None:  # for the event that ends the job
-            job.options = marked(job.options, actor=job.actor)
+            job.options = with_store_fields(job.options, actor=job.actor)
         tx.save(job)
         signals.ask_to_cancel(tx, job.worker, queue.qname, job.id)
     return True
@@ -175,7 +175,7 @@ def _revive(tx: Tx, queue: QueueRow, job: Job) -> bool:
     _begin_life(job)
     job.follows, job.at_ms = 0, FOREVER
     if unpack_options(job.options).signal is not None:
-        job.options = marked(job.options, signal=None, seen=0)
+        job.options = with_store_fields(job.options, signal=None, seen=0)
     fatal = flows.tie_again(tx, job) if job.flags & NOTED else None
     if fatal is None and not (job.flags & NOTED and flows.waits(tx, job)):
         _wait_again(tx, job)
@@ -196,7 +196,7 @@ def _begin_life(job: Job) -> None:
     job.flags &= ~CANCEL
     options = unpack_options(job.options)
     if options.actor is not None or options.put_off is not None:
-        job.options = marked(job.options, actor=None, put_off=None, deferred=None)
+        job.options = with_store_fields(job.options, actor=None, put_off=None, deferred=None)
 
 
 def _wait_again(tx: Tx, job: Job) -> None:
@@ -214,7 +214,7 @@ def _promote(tx: Tx, job: Job) -> bool:
 def _reprioritise(tx: Tx, job: Job, priority: int) -> bool:
     job.priority = priority
     if job.state == WAITING:
-        job.seq = tx.take_places(job.qid)
+        job.seq = tx.take_seqs(job.qid)
     tx.save(job)
     tx.record(job, Kind.CHANGED, job.state, reason="reprioritised")
     return True

@@ -74,24 +74,24 @@ def reserve(tx: Tx, specs: Sequence[JobSpec]) -> list[bool]:
     for n, spec in enumerate(specs):
         by_queue.setdefault(spec.queue, []).append(n)
     takes = [True] * len(specs)
-    for name, places in by_queue.items():
+    for name, indexes in by_queue.items():
         queue = tx.ensure_queue(name)
         left = room(tx, queue)
-        if left is not None and left < len(places):
-            for n in places:
+        if left is not None and left < len(indexes):
+            for n in indexes:
                 takes[n] = adds(tx, queue, specs[n])
-            if sum(takes[n] for n in places) > max(0, left):
+            if sum(takes[n] for n in indexes) > max(0, left):
                 most = queue.settings.effective.max_waiting or 0
                 raise bounds.queue_full(name.queue, most, refused=len(specs))
-        queue.reserved += sum(takes[n] for n in places)
+        queue.reserved += sum(takes[n] for n in indexes)
         queue.dirty = True
     return takes
 
 
-def give_back(tx: Tx, places: Iterable[tuple[QueueName, int]]) -> None:
+def give_back(tx: Tx, reserved: Iterable[tuple[QueueName, int]]) -> None:
     """Free places that members of a flow have reserved: they are jobs now, or never will be."""
     freed: dict[QueueName, int] = {}
-    for name, n in places:
+    for name, n in reserved:
         if n:
             freed[name] = freed.get(name, 0) + n
     tx.lock_queues(freed)

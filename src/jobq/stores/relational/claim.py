@@ -14,7 +14,7 @@ from jobq.stores.relational.codes import ACTIVE, CANCEL, ENDING, NOTED, WAITING
 from jobq.stores.relational.memory import Granted
 from jobq.stores.relational.options import BROKEN, event_meta, unpack_options
 from jobq.stores.relational.rows import ClaimedJob, KeyHead, QueueRow, RepeatedClaim, read_all
-from jobq.stores.relational.tokens import token_mark, token_of
+from jobq.stores.relational.tokens import token_of, token_suffix
 from jobq.stores.relational.tx import Tx
 
 _STARTED = KIND_CODES[Kind.STARTED]
@@ -58,12 +58,12 @@ def claim(tx: Tx, wanted: Claim, worker: str, call: str) -> tuple[list[Lease], l
 
 def again(tx: Tx, wanted: Claim, worker: str, call: str) -> list[Lease]:
     """The leases that this call was granted when it came the first time."""
-    mark = token_mark(worker, call)
+    suffix = token_suffix(worker, call)
     leases = []
     for name in wanted.queues:
         queue = tx.queue(name)
         if queue is not None:
-            rows = tx.execute(tx.sql.hot["claimed_by_call"], (queue.qid, mark)).fetchall()
+            rows = tx.execute(tx.sql.hot["claimed_by_call"], (queue.qid, suffix)).fetchall()
             leases += [
                 _lease(tx, queue, job, job.token, job.started_ms, job.at_ms)
                 for job in sorted(read_all(rows, RepeatedClaim), key=queue_order)
@@ -93,22 +93,22 @@ def _claim_from(
         room = last_chances.room(tx, queue, room, alone=alone)
     if room <= 0:
         return []
-    now, mark = tx.now, token_mark(worker, call)
+    now, suffix = tx.now, token_suffix(worker, call)
     expires = now + lease_ms
     jobs: list[ClaimedJob]
     if queue.mode == "keyed":
-        jobs = [*_claim_keyed(tx, queue, room, (mark, worker, now, expires), frail, alone)]
+        jobs = [*_claim_keyed(tx, queue, room, (suffix, worker, now, expires), frail, alone)]
     elif queue.has_settings and rates.by_cost(queue):
-        chosen = (mark, worker, now, expires, tx.listed(rates.affordable(tx, queue, room)))
+        chosen = (suffix, worker, now, expires, tx.listed(rates.affordable(tx, queue, room)))
         jobs = read_all(tx.execute(tx.sql.hot["claim_these"], chosen).fetchall(), ClaimedJob)
     elif room <= tx.few:
         head = tx.execute(tx.sql.hot["head_of_queue"], (queue.qid, now, room)).fetchall()
         jobs = read_all(head, ClaimedJob)
         for job in jobs:
-            claimed_one = (token_of(job, mark), worker, now, expires, job.pk)
+            claimed_one = (token_of(job, suffix), worker, now, expires, job.pk)
             tx.execute(tx.sql.hot["claim_one"], claimed_one)
     else:
-        claimed = (mark, worker, now, expires, queue.qid, room)
+        claimed = (suffix, worker, now, expires, queue.qid, room)
         jobs = read_all(tx.execute(tx.sql.hot["claim_plain"], claimed).fetchall(), ClaimedJob)
     if len(jobs) < room:
         tx.recount_waiting(queue, len(jobs))
@@ -117,7 +117,7 @@ def _claim_from(
     rates.started(tx, queue, len(jobs))
     if queue.mode != "keyed":
         jobs.sort(key=queue_order)
-    tokens = _record(tx, queue, jobs, worker, mark)
+    tokens = _record(tx, queue, jobs, worker, suffix)
     if len(tx.memory.granted) > REMEMBERED:
         tx.memory.granted.clear()
     return [
@@ -133,7 +133,7 @@ def _claim_keyed(
 
     A job on its last chance is claimed alone, so the round before it is the last one."""
     keys.flush(tx)
-    mark, *rest = claim
+    suffix, *rest = claim
     jobs: list[KeyHead] = []
     while len(jobs) < room:
         wanted = room - len(jobs)
@@ -149,7 +149,7 @@ def _claim_keyed(
         overrides = keys.overrides(tx, queue.qid, [head.key or "" for head in going])
         chosen = rates.keys_affordable(tx, queue, going, overrides)
         tx.many(
-            tx.sql.hot["claim_one"], [(token_of(head, mark), *rest, head.pk) for head in chosen]
+            tx.sql.hot["claim_one"], [(token_of(head, suffix), *rest, head.pk) for head in chosen]
         )
         still_ready = keys.started(tx, queue, chosen, overrides)
         jobs += chosen
@@ -170,7 +170,7 @@ def queue_order(job: ClaimedJob) -> tuple[int, int]:
     return -job.priority, job.seq
 
 
-def _record(tx: Tx, queue: QueueRow, jobs: list[ClaimedJob], worker: str, mark: str) -> list[str]:
+def _record(tx: Tx, queue: QueueRow, jobs: list[ClaimedJob], worker: str, suffix: str) -> list[str]:
     """Write the starts to the event log and the counters, and remember the leases.
 
     Returns their tokens."""
@@ -190,7 +190,7 @@ def _record(tx: Tx, queue: QueueRow, jobs: list[ClaimedJob], worker: str, mark: 
         if names:
             meta = event_meta(job.options, names)
         pk = job.pk
-        token = f"{pk}.{life}.{attempt}{mark}"  # token_of, without a call: this runs for every job
+        token = f"{pk}.{life}.{attempt}{suffix}"  # token_of, inlined: this runs for every job
         tokens.append(token)
         if not job.flags & ENDING:
             granted[token] = Granted(

@@ -25,16 +25,16 @@ _TOKEN = "pk || '.' || life || '.' || {}"
 """What the tokens of a job's leases begin with, as in tokens.token_of."""
 
 
-def lists(mark: Callable[[int], str], queue: Sequence[str] = QUEUE) -> dict[str, str]:
+def lists(placeholder: Callable[[int], str], queue: Sequence[str] = QUEUE) -> dict[str, str]:
     """What the names in braces stand for.
 
-    `mark` writes the nth parameter of a statement. `queue` lists the columns of queues: those of
-    rows.QUEUE, then the dialect's own."""
+    `placeholder` writes the nth parameter of a statement. `queue` lists the columns of queues:
+    those of rows.QUEUE, then the dialect's own."""
     return {
         "job": _list(JOB_COLUMNS),
-        "job_assigned": _assigned(JOB_COLUMNS[1:], mark),
+        "job_assigned": _assigned(JOB_COLUMNS[1:], placeholder),
         "new_job": _list(NewJob._fields),
-        "new_job_values": ", ".join(mark(n) for n, _ in enumerate(NewJob._fields, 1)),
+        "new_job_values": ", ".join(placeholder(n) for n, _ in enumerate(NewJob._fields, 1)),
         "claimed": _list(_CLAIMED),
         "claiming": _claiming(),
         "claiming_j": _claiming("j."),
@@ -44,7 +44,7 @@ def lists(mark: Callable[[int], str], queue: Sequence[str] = QUEUE) -> dict[str,
         "edge": _list(Edge._fields),
         "lock": _list(Lock._fields),
         "queue": _list(queue),
-        "queue_assigned": _assigned(queue[3:], mark),
+        "queue_assigned": _assigned(queue[3:], placeholder),
         "schedule": _list(ScheduleRow._fields),
         "figures": _list(FIGURES),
     }
@@ -54,8 +54,8 @@ def _list(columns: Sequence[str], table: str = "") -> str:
     return ", ".join(table + column for column in columns)
 
 
-def _assigned(columns: Sequence[str], mark: Callable[[int], str]) -> str:
-    return ", ".join(f"{column} = {mark(n)}" for n, column in enumerate(columns, 1))
+def _assigned(columns: Sequence[str], placeholder: Callable[[int], str]) -> str:
+    return ", ".join(f"{column} = {placeholder(n)}" for n, column in enumerate(columns, 1))
 
 
 def _claiming(table: str = "") -> str:

@@ -107,7 +107,7 @@ class Dialect(ABC):
         return
 
     @abstractmethod
-    def take_places(self, qid: int, n: int = 1) -> int:
+    def take_seqs(self, qid: int, n: int = 1) -> int:
         """Take n new places at the back of the queue. Returns the first of them."""
 
     def front(self, job: Job) -> int:
@@ -270,7 +270,7 @@ class Dialect(ABC):
 
     # ── upkeep ────────────────────────────────────────────────────────────────────────────────────
 
-    def looked(self, queue: QueueRow) -> bool:
+    def nothing_is_due(self, queue: QueueRow) -> bool:
         """Whether nothing of a queue is due, because a call has looked in this millisecond."""
         return False
 

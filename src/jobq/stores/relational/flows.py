@@ -24,7 +24,7 @@ _LOADED = 50
 """Parents whose rows are loaded at a time. Each may have a payload of megabytes."""
 _COMPLETED, _NOT_COMPLETED = 1, 2
 """`edges.done` of a child that has completed, and of one that has ended otherwise. 0: not ended."""
-_LOOK_MS = 1_000
+_CHECK_MS = 1_000
 """Milliseconds between two looks at a child that its handler completes in an open transaction."""
 
 
@@ -218,11 +218,11 @@ def decide(tx: Tx, pk: int) -> None:
         edge = rows.Edge(*row)
         child = None if edge.done else tx.find_free(edge.child_qid, edge.child)
         if child is None and _is_staged(edge):
-            parent.at_ms = tx.now + _LOOK_MS
+            parent.at_ms = tx.now + _CHECK_MS
         elif child is None or child.state in ENDED:
             ended += [] if edge.done else [(edge, child)]
         elif child.pk in tx.completing:  # its row is locked
-            parent.at_ms = tx.now + _LOOK_MS
+            parent.at_ms = tx.now + _CHECK_MS
         else:
             _want(tx, parent, child)
     tx.save(parent)

@@ -42,7 +42,7 @@ def started(tx: Tx, queue: QueueRow, heads: list[KeyHead], own: Mapping[str, Lim
     Returns whether any of the keys is still ready.
     """
     most = _limit(queue)
-    turn = tx.take_places(queue.qid, len(heads))
+    turn = tx.take_seqs(queue.qid, len(heads))
     rows = []
     any_ready = False
     for n, head in enumerate(heads):
@@ -97,7 +97,7 @@ def _write(tx: Tx, qid: int, changes: Mapping[str, Sequence[int]]) -> None:
     many(tx.sql.keyed["set_key"], other)
     many(tx.sql.keyed["drop_key"], idle)
     if new:
-        turn = tx.take_places(qid, len(new))  # at the back of the rotation
+        turn = tx.take_seqs(qid, len(new))  # at the back of the rotation
         added = [
             (
                 qid,

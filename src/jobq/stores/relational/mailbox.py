@@ -90,7 +90,7 @@ class Mailbox:
         """How many wait for this topic."""
         return len(self._topics.get(topic, ()))
 
-    def look_again(self) -> None:
+    def signal_all(self) -> None:
         """Let all who wait look again, because notices may be lost."""
         self._wake_all()
         for topic, inboxes in self._topics.items():
@@ -117,7 +117,7 @@ class Mailbox:
                 if not inboxes:
                     del self._topics[topic]
 
-    def _look_later(self, event: asyncio.Event, queue: QueueName) -> None:
+    def _check_later(self, event: asyncio.Event, queue: QueueName) -> None:
         """The time of a `soon` notice has come: another worker may have done the work by now."""
         if self.has_work is None or event.is_set():
             event.set()
@@ -149,7 +149,7 @@ class Mailbox:
             elif notice.job is not None and notice.job.isdecimal():  # a stranger can send one
                 queue = QueueName(notice.tenant, notice.queue)
                 delay_s = min(int(notice.job), _LATEST_MS) / 1000
-                self._loop.call_later(delay_s, self._look_later, event, queue)
+                self._loop.call_later(delay_s, self._check_later, event, queue)
             return
         queue = QueueName(notice.tenant, notice.queue)
         if notice.kind == "cancel":

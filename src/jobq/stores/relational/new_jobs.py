@@ -80,7 +80,7 @@ def insert(
     wanted: bool = False,
 ) -> Job | None:
     """Insert one job and return its row. None: another transaction has just put its id."""
-    row = new_job(qid, spec, tx.take_places(qid), tx.now, tx.ahead, watch, life)
+    row = new_job(qid, spec, tx.take_seqs(qid), tx.now, tx.ahead, watch, life)
     if wanted:
         row = row._replace(flags=row.flags | WANTED)
     if blocked:

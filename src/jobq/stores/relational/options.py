@@ -21,7 +21,7 @@ from jobq.core.unknown import PutOff
 from jobq.core.verdicts import unreadable
 
 
-class Marks(TypedDict, total=False):
+class StoreFields(TypedDict, total=False):
     """What the store itself remembers of a job in the same column, beside its options."""
 
     signal: str | None  # the signal that the blocked job waits for
@@ -31,12 +31,12 @@ class Marks(TypedDict, total=False):
     deferred: Deferred | None  # how they did last; None: its arguments are new since
 
 
-MARKS_AT = {"signal": 15, "seen": 16, "actor": 17, "put_off": 19, "deferred": 20}
-"""The places of marks in the array. The others are in core/options.py (`packed`)."""
+STORE_FIELDS_AT = {"signal": 15, "seen": 16, "actor": 17, "put_off": 19, "deferred": 20}
+"""The positions of these fields in the array. The others are in core/options.py (`packed`)."""
 
 
 class StoredOptions(msgspec.Struct, array_like=True, kw_only=True):
-    """The column `options`: the options of a job that are seldom set, and its marks.
+    """The column `options`: the options of a job that are seldom set, and the fields of the store.
 
     A job with defaults only stores NULL.
     """
@@ -149,9 +149,9 @@ def unpack_options(data: bytes | None) -> StoredOptions:
         return BROKEN
 
 
-def marked(data: bytes | None, **marks: Unpack[Marks]) -> bytes | None:
-    """The column with other marks."""
-    return pack_options(msgspec.structs.replace(unpack_options(data), **marks))
+def with_store_fields(data: bytes | None, **fields: Unpack[StoreFields]) -> bytes | None:
+    """The column with other values of these fields."""
+    return pack_options(msgspec.structs.replace(unpack_options(data), **fields))
 
 
 def given_options(options: StoredOptions) -> CallOptions:

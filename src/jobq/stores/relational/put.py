@@ -57,20 +57,22 @@ def _put_in_several(
     if linked:
         check_locks(specs)
     if bounded and linked:
-        for name, places in by_queue.items():
+        for name, indexes in by_queue.items():
             queue = tx.ensure_queue(name)
             room = bounds.room(tx, queue)
             if (
                 room is not None
-                and room < len(places)
-                and bounds.needed(tx, queue, [specs[n] for n in places]) > max(0, room)
+                and room < len(indexes)
+                and bounds.needed(tx, queue, [specs[n] for n in indexes]) > max(0, room)
             ):
                 return [bounds.refused(queue, spec) for spec in specs]
         bounded = False
     results: dict[int, PutResult] = {}
-    for places in by_queue.values():
+    for indexes in by_queue.values():
         results.update(
-            zip(places, _put_in(tx, [specs[n] for n in places], watch, tied, bounded), strict=True)
+            zip(
+                indexes, _put_in(tx, [specs[n] for n in indexes], watch, tied, bounded), strict=True
+            )
         )
     return [results[n] for n in range(len(specs))]
 
@@ -186,8 +188,8 @@ def _put_plain(
 ) -> list[PutResult]:
     """Insert all at once. Only if fewer rows were inserted, look which ids existed already."""
     qid, now = queue.qid, tx.now
-    place = tx.take_places(qid, len(specs))
-    rows = [new_job(qid, spec, place + n, now, tx.ahead, watch) for n, spec in enumerate(specs)]
+    seq = tx.take_seqs(qid, len(specs))
+    rows = [new_job(qid, spec, seq + n, now, tx.ahead, watch) for n, spec in enumerate(specs)]
     if wanted:
         rows = [row._replace(flags=row.flags | WANTED) if row.id in wanted else row for row in rows]
     inserted = tx.insert_jobs(rows)
@@ -198,7 +200,7 @@ def _put_plain(
         taken = {
             id
             for (id,) in tx.execute(
-                tx.sql.hot["taken"], (qid, tx.listed(ids), place, place + len(ids) - 1)
+                tx.sql.hot["taken"], (qid, tx.listed(ids), seq, seq + len(ids) - 1)
             )
         }
         repeated = len(set(ids)) != len(ids)
@@ -233,7 +235,7 @@ def _put_one(
     wanted: Collection[str] = (),
 ) -> PutResult:
     qid = queue.qid
-    old, life = place_for(tx, queue, spec.id)
+    old, life = old_job_and_life(tx, queue, spec.id)
     if old is not None:
         return _duplicate(queue, old)
     followed: Job | None = None
@@ -281,7 +283,7 @@ def _accept(tx: Tx, job: Job, spec: JobSpec, watch: Watch | None, followed: Job 
         new_jobs.watch_ends(tx, job.qid, [spec.id], watch)
 
 
-def place_for(tx: Tx, queue: QueueRow, id: str) -> tuple[Job | None, int]:
+def old_job_and_life(tx: Tx, queue: QueueRow, id: str) -> tuple[Job | None, int]:
     """The job that has this id, or None if the id is free; and the life of a new job with it."""
     old = tx.look(queue.qid, id)
     if old is not None and not bounds.keeps_id(tx, old):

@@ -42,7 +42,7 @@ from jobq.stores.relational.tx import Tx
 
 DAY = 24 * 60
 """Minutes of a day: the longest time that metrics cover."""
-_LOOK = 1000
+_MAX_READ = 1000
 """Rows that one `find` reads at the most, when its filter matches few of them."""
 _SKIP = 10_000
 """Rows of an index that one `skip` passes at the most: a few milliseconds."""
@@ -88,9 +88,9 @@ class _Section(NamedTuple):
     directions: tuple[int, ...] = (-1, -1)  # 1 if the values of `order` go up, -1 if they go down
     skip: str = ""  # the statement that finds a job further on; "": there is none
 
-    def is_after(self, values: tuple[Any, ...], place: tuple[Any, ...]) -> bool:
+    def is_after(self, values: tuple[Any, ...], start: tuple[Any, ...]) -> bool:
         """Whether the listing shows a job with these values of its index after a place."""
-        for value, there, direction in zip(values, place, self.directions, strict=True):
+        for value, there, direction in zip(values, start, self.directions, strict=True):
             if value != there:
                 return bool((value > there) == (direction > 0))
         return False
@@ -139,22 +139,22 @@ def find(tx: Tx, filter: Filter, cursor: str | None, limit: int, until: str | No
     first, after = (0, sections[0].start) if cursor is None else _parsed(cursor, sections)
     end, last = (len(sections) - 1, None) if until is None else _parsed(until, sections)
     found: list[JobRecord] = []
-    looked = 0
+    read = 0
     for n, section in enumerate(sections[first : end + 1], first):
         if n > first:
             after = section.start
-        most = _LOOK - looked
+        most = _MAX_READ - read
         if filter.name is None and filter.key is None:
             most = min(most, max(1, limit - len(found)))
         parameters = (queue.qid, most, *after, *section.more)
-        for place, row in enumerate(tx.execute(tx.sql.reads[section.statement], parameters), 1):
+        for nth, row in enumerate(tx.execute(tx.sql.reads[section.statement], parameters), 1):
             job = tx.read_job(row)
             if last is not None and n == end and section.is_after(section.order(job), last):
                 return Page(records=tuple(found))
-            looked += 1
+            read += 1
             if _matches(job, filter, tx.now):
                 found.append(_with_family(tx, job, filter.queue))
-            if len(found) >= limit or place == most:
+            if len(found) >= limit or nth == most:
                 return Page(records=tuple(found), cursor=json.dumps([n, *section.order(job)]))
     return Page(records=tuple(found))
 
@@ -171,10 +171,10 @@ def skip(tx: Tx, filter: Filter, cursor: str | None, count: int) -> str | None:
     sections = _listing(filter)
     first, after = (0, sections[0].start) if cursor is None else _parsed(cursor, sections)
     for n, section in enumerate(sections[first:], first):
-        place = after if n == first else section.start
+        start = after if n == first else section.start
         statement = tx.sql.reads[section.skip]
         row = tx.execute(
-            statement, (queue.qid, min(max(count, 1), _SKIP) - 1, *place, *section.more)
+            statement, (queue.qid, min(max(count, 1), _SKIP) - 1, *start, *section.more)
         ).fetchone()
         if row is not None:
             return json.dumps([n, *section.order(tx.read_job(row))])
@@ -314,10 +314,10 @@ def read_events(
 
 def _entry(position: str) -> int:
     """The number of the log's entry at a position. InvalidJob if it is not a position."""
-    (place,) = event_log.places(position, 1)
-    if not place.isdigit():
+    (offset,) = event_log.offsets(position, 1)
+    if not offset.isdigit():
         raise refusals.no_position(position)
-    return int(place)
+    return int(offset)
 
 
 def ack_events(tx: Tx, name: QueueName, reader: str, position: str | None) -> str | None:

@@ -21,7 +21,7 @@ def restore(tx: Tx, checked: Sequence[tuple[JobRecord, JobSpec]]) -> list[bool]:
 def _restore(tx: Tx, record: JobRecord, spec: JobSpec) -> bool:
     assert record.failure is not None  # check_restored
     queue = put.checked(tx.ensure_queue(record.queue), [spec])
-    old, life = put.place_for(tx, queue, record.id)
+    old, life = put.old_job_and_life(tx, queue, record.id)
     if old is not None:
         return False
     job = new_jobs.insert(tx, queue.qid, spec, life, None, blocked=True)

@@ -59,7 +59,7 @@ from jobq.stores.relational.codes import (
 from jobq.stores.relational.finish import deliver
 from jobq.stores.relational.mailbox import Address
 from jobq.stores.relational.memory import Granted
-from jobq.stores.relational.options import marked
+from jobq.stores.relational.options import with_store_fields
 from jobq.stores.relational.rows import Job
 from jobq.stores.relational.tokens import caller_of, job_number
 from jobq.stores.relational.tx import Tx
@@ -277,7 +277,7 @@ def _settle_one(tx: Tx, job: Job, outcome: AnyOutcome) -> None:
 def _block(tx: Tx, job: Job, outcome: Block) -> None:
     if outcome.saved is not None:
         job.saved = outcome.saved
-    job.options = marked(job.options, signal=outcome.signal, seen=outcome.seen)
+    job.options = with_store_fields(job.options, signal=outcome.signal, seen=outcome.seen)
     job.at_ms = FOREVER if outcome.timeout_ms is None else tx.now + outcome.timeout_ms
     fatal = flows.tie(tx, job, outcome.after)
     tx.move(job, Kind.BLOCKED, BLOCKED)

@@ -14,7 +14,7 @@ LISTEN_MS = 3_600_000
 """Milliseconds after which a listener that did not unregister is deleted: its process has died."""
 SLEEP_MS = 30_000
 """The same for a sleeping worker. Living ones look again sooner than that."""
-_LOOK = 64
+_MAX_SLEEPERS = 64
 """Sleepers that one wake-up looks at, at the most."""
 DEPUTIES_MS = (250, 1000)
 """Milliseconds after which two more sleepers look, because the worker that was woken may be frozen
@@ -138,7 +138,7 @@ def leave(tx: Tx, address: Address) -> None:
 
 def _wake(tx: Tx, queue: QueueRow, n: int) -> None:
     name = queue.qname
-    most = min(n, _LOOK)
+    most = min(n, _MAX_SLEEPERS)
     sleepers = tx.execute(tx.sql.signals["sleepers"], (queue.qid, most)).fetchall()
     for worker, slots, *address in sleepers:
         wake_up(tx, worker)

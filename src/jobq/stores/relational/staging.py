@@ -70,17 +70,17 @@ def stage(tx: Tx, tenant: str, flow: str, specs: Sequence[JobSpec], begins: bool
         for spec in specs
         if (key := JobKey(spec.queue, spec.id)) not in known and by_key.pop(key, None) is not None
     ]
-    place = _last_place(tx, tenant, flow)
+    last = _last_n(tx, tenant, flow)
     rows: list[tuple[Any, ...]] = []
     for spec, takes in zip(new, bounds.reserve(tx, new), strict=True):
-        some = _rows(spec, place, int(takes))
+        some = _rows(spec, last, int(takes))
         rows += ((tenant, flow, *row) for row in some)
-        place += len(some)
+        last += len(some)
     tx.many(tx.sql.ties["stage"], rows)
     return state
 
 
-def _last_place(tx: Tx, tenant: str, flow: str) -> int:
+def _last_n(tx: Tx, tenant: str, flow: str) -> int:
     return max(map(abs, ends(tx, tenant, flow)))
 
 
@@ -90,8 +90,8 @@ def ends(tx: Tx, tenant: str, flow: str) -> tuple[int, int]:
     return lowest, highest
 
 
-def _rows(spec: JobSpec, place: int, takes: int) -> list[tuple[Any, ...]]:
-    """The rows of a member after a place: n, weight, place in its queue, queue, id, spec.
+def _rows(spec: JobSpec, last: int, takes: int) -> list[tuple[Any, ...]]:
+    """The rows of a member after the last one: n, weight, place in its queue, queue, id, spec.
 
     If it has more than STEP edges, they have rows of their own, and an edge to nobody says so. Of
     several edges to one job, the first counts."""
@@ -100,14 +100,14 @@ def _rows(spec: JobSpec, place: int, takes: int) -> list[tuple[Any, ...]]:
         by_job.setdefault(edge.job, edge)
     edges = tuple(by_job.values())
     if len(edges) <= STEP:
-        n = -place - 1 if edges else place + 1
+        n = -last - 1 if edges else last + 1
         return [_row(n, replace(spec, after=edges), takes, len(edges))]
     starts = range(0, len(edges), STEP)
     parts = [
         Part(spec.queue, spec.id, at, edges[at : at + STEP], at == starts[-1]) for at in starts
     ]
     # The lowest n comes first: that of the member, then those of its parts in their order.
-    first = -place - len(parts) - 1
+    first = -last - len(parts) - 1
     head = replace(spec, after=(Edge(JobKey(spec.queue, ""), data=False),))
     rows = [_row(first, head, takes, 1)]
     for n, part in enumerate(parts, first + 1):

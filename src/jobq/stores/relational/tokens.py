@@ -10,12 +10,12 @@ from jobq.core.records import lane_of
 from jobq.stores.relational.rows import ClaimedJob
 
 
-def token_of(job: ClaimedJob, mark: str) -> str:
+def token_of(job: ClaimedJob, suffix: str) -> str:
     """The token of a lease. Statements that claim several jobs make the same text."""
-    return f"{job.pk}.{job.life}.{job.attempt}{mark}"
+    return f"{job.pk}.{job.life}.{job.attempt}{suffix}"
 
 
-def token_mark(worker: str, call: str) -> str:
+def token_suffix(worker: str, call: str) -> str:
     """The part of a token that all leases of one call share. It follows the attempt."""
     return f".{worker}/{call}"
 

@@ -6,7 +6,7 @@ from jobq.core import outcomes, unknown
 from jobq.core.records import Defer
 from jobq.core.unknown import PutOff
 from jobq.stores.relational import holds, waiting
-from jobq.stores.relational.options import marked, unpack_options
+from jobq.stores.relational.options import unpack_options, with_store_fields
 from jobq.stores.relational.rows import Job, QueueRow
 from jobq.stores.relational.tx import Tx
 
@@ -14,7 +14,7 @@ from jobq.stores.relational.tx import Tx
 def defer(tx: Tx, queue: QueueRow, job: Job, outcome: Defer) -> None:
     """Postpone the job; in a keyed queue, hold its key."""
     reason, options = outcome.reason, unpack_options(job.options)
-    job.options = marked(
+    job.options = with_store_fields(
         job.options,
         put_off=(options.put_off or PutOff()).again(reason, now_ms=tx.now, due_ms=job.due_ms),
         deferred=unknown.deferred(
@@ -35,11 +35,11 @@ def defer(tx: Tx, queue: QueueRow, job: Job, outcome: Defer) -> None:
 def new_arguments(job: Job) -> None:
     """Forget that the former arguments of a job did not fit."""
     if unpack_options(job.options).deferred is not None:
-        job.options = marked(job.options, deferred=None)
+        job.options = with_store_fields(job.options, deferred=None)
 
 
 def due_again(job: Job) -> None:
     """Let the ttl of a job that was rescheduled count from its new time."""
     put_off = unpack_options(job.options).put_off
     if put_off is not None:
-        job.options = marked(job.options, put_off=put_off._replace(due_ms=0))
+        job.options = with_store_fields(job.options, put_off=put_off._replace(due_ms=0))

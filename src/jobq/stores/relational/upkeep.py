@@ -35,7 +35,7 @@ KEYS = 500
 def queue_due(tx: Tx, queue: QueueRow, limit: int) -> int:
     """Promote due jobs, recover stalled ones and fail expired ones of a queue. Returns how many."""
     now, steps = tx.now, 0
-    if tx.looked(queue):
+    if tx.nothing_is_due(queue):
         return 0
     if queue.mode == "keyed":
         tx.execute(tx.sql.keyed["free_held_keys"], (queue.qid, now))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from jobq.core import outcomes
-from jobq.core.outcomes import Place
+from jobq.core.outcomes import QueueEnd
 from jobq.core.records import Failure
 from jobq.core.states import Kind
 from jobq.stores.relational.codes import BLOCKED, DELAYED, WAITING
@@ -26,7 +26,7 @@ def wait(
     tx: Tx,
     job: Job,
     kind: Kind,
-    place: Place,
+    queue_end: QueueEnd,
     *,
     reason: str | None = None,
     failure: Failure | None = None,
@@ -35,11 +35,11 @@ def wait(
 
     A delayed job counts as due since its time came, any other job since now.
     """
-    if place == "front":
+    if queue_end == "front":
         job.seq = tx.front(job)
     else:
-        number = tx.take_places(job.qid)
-        job.seq = -number if place == "first" else number
+        number = tx.take_seqs(job.qid)
+        job.seq = -number if queue_end == "first" else number
     if job.state != DELAYED or job.due_ms is None:
         job.due_ms = tx.now
     job.at_ms = ttl_end(job, job.due_ms)
@@ -51,10 +51,10 @@ def when_due(
 ) -> None:
     """The same for a job that nothing holds back any more, at the place that core's rule gives."""
     lifo = job.options is not None and unpack_options(job.options).lifo
-    place = outcomes.place_when_due(
+    queue_end = outcomes.queue_end_when_due(
         tx.queue_by_qid(job.qid).mode, started=job.started_ms is not None, lifo=lifo
     )
-    wait(tx, job, kind, place, reason=reason, failure=failure)
+    wait(tx, job, kind, queue_end, reason=reason, failure=failure)
 
 
 def later(

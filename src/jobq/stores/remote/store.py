@@ -13,7 +13,7 @@ from typing import Any, Self
 
 import msgspec
 
-from jobq.core.event_log import places
+from jobq.core.event_log import offsets
 from jobq.core.new_jobs import (
     Checked,
     check_commands,
@@ -92,7 +92,7 @@ class RemoteStore:
             for name in positions:
                 # Any text is sent to the server, but not every position is text (surrogates).
                 if (position := getattr(arguments, name)) is not None:
-                    places(position, position.count(",") + 1)
+                    offsets(position, position.count(",") + 1)
             return await self._connection.call(method, _encoded(arguments))
 
         call.__name__ = call.__qualname__ = method.name

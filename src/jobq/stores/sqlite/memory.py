@@ -13,7 +13,7 @@ class SqliteMemory(Memory):
     def __init__(self, incarnation: str = "") -> None:
         super().__init__(incarnation)
         self.calls: dict[str, str] = {}  # by worker: its last exchange, if it came through here
-        self.looked_ms: dict[int, int] = {}  # by queue: the millisecond in which nothing was due
+        self.nothing_due_ms: dict[int, int] = {}  # by queue: a millisecond in which nothing was due
         self.trimmed: dict[int, int] = {}  # by queue: events logged when its log was last trimmed
         self.patrolled = 0  # the number of the last job that the patrol of a tick looked at
         # By name and by number. Valid as long as no other connection writes.

@@ -124,7 +124,7 @@ def _defaults(tx: SqliteTx, pk: int, qid: int, *, keyed: bool) -> dict[str, obje
         "id": f"unreadable-{pk}-{os.urandom(4).hex()}",
         "state": WAITING,
         "priority": 0,
-        "seq": tx.take_places(qid),
+        "seq": tx.take_seqs(qid),
         "keep": 0,
         "key": _KEY if keyed else None,
         "flags": _ANY_FLAG,
@@ -188,7 +188,7 @@ def _rebuild_keys(tx: SqliteTx, qid: int) -> None:
     tx.execute(SQL["drop_keys"], (qid,))
     counted = {key: (waits, runs) for key, waits, runs in tx.execute(SQL["key_states"], (qid,))}
     names = list({**counted, **held})
-    turn = tx.take_places(qid, len(names))
+    turn = tx.take_seqs(qid, len(names))
     rows = [(qid, key, *counted.get(key, (0, 0)), turn + n, 0) for n, key in enumerate(names)]
     tx.change_many(tx.sql.keyed["add_key"], rows)
     tx.change_many(

@@ -119,7 +119,7 @@ class SqliteTx(Tx):
     def queue_row(self, row: Row) -> QueueRow:
         return queue_row(row)
 
-    def take_places(self, qid: int, n: int = 1) -> int:
+    def take_seqs(self, qid: int, n: int = 1) -> int:
         """Take n new places at the back of the queue. Returns the first of them."""
         row = self._qids.get(qid) or self.queue_by_qid(qid)
         row.seq += n
@@ -265,12 +265,12 @@ class SqliteTx(Tx):
     def reachable(self, address: Sequence[Any]) -> bool:
         return alive(address[1])
 
-    def looked(self, queue: QueueRow) -> bool:
+    def nothing_is_due(self, queue: QueueRow) -> bool:
         """Jobs that are written in a millisecond are due in a later one."""
-        return self.memory.looked_ms.get(queue.qid) == self.now
+        return self.memory.nothing_due_ms.get(queue.qid) == self.now
 
     def found_nothing(self, queue: QueueRow) -> None:
-        self.memory.looked_ms[queue.qid] = self.now
+        self.memory.nothing_due_ms[queue.qid] = self.now
 
     def patrol(self, queues: Sequence[QueueRow], limit: int) -> None:
         """Repair jobs that no index finds, and waiting jobs that no claim finds."""

@@ -67,9 +67,9 @@ def _damage(file: int, used: int) -> Damage | None:
     if used >= frames:
         return None
     if used:
-        checksum = _FRAME.unpack(os.pread(file, _FRAME.size, _place(used - 1, length)))[4:]
+        checksum = _FRAME.unpack(os.pread(file, _FRAME.size, _offset(used - 1, length)))[4:]
     for frame in range(used, frames):
-        content = os.pread(file, length, _place(frame, length))
+        content = os.pread(file, length, _offset(frame, length))
         _, pages, *end = _FRAME.unpack(content[: _FRAME.size])
         checksum = _sum(content[:8] + content[_FRAME.size :], checksum, big)
         if tuple(end) != (*salts, *checksum):
@@ -83,12 +83,12 @@ def _damage(file: int, used: int) -> Damage | None:
 def _commits(file: int, frames: range, length: int, salts: tuple[int, ...] | None) -> int:
     found = 0
     for frame in frames:
-        _, pages, *rest = _FRAME.unpack(os.pread(file, _FRAME.size, _place(frame, length)))
+        _, pages, *rest = _FRAME.unpack(os.pread(file, _FRAME.size, _offset(frame, length)))
         found += pages != 0 and (salts is None or tuple(rest[:2]) == salts)
     return found
 
 
-def _place(frame: int, length: int) -> int:
+def _offset(frame: int, length: int) -> int:
     return _HEADER.size + frame * length
 
 

@@ -7,7 +7,7 @@ from collections.abc import Container, Iterable, Sequence
 from jobq.core import refusals
 from jobq.core.records import JobKey, JobSpec
 from jobq.stores.valkey.calls import Calls
-from jobq.stores.valkey.places import Places
+from jobq.stores.valkey.partitions import Partitions
 
 _BATCH = 500
 """Jobs that one call looks up: the server does nothing else meanwhile."""
@@ -16,9 +16,9 @@ _BATCH = 500
 class Edges:
     """Finds the jobs that edges name."""
 
-    def __init__(self, calls: Calls, places: Places) -> None:
+    def __init__(self, calls: Calls, partitions: Partitions) -> None:
         self._calls = calls
-        self._places = places
+        self._partitions = partitions
 
     async def check(self, specs: Sequence[JobSpec]) -> dict[JobKey, str]:
         """The prefixes of the jobs that these wait for.
@@ -29,9 +29,9 @@ class Edges:
         if not waited:
             return {}
         for spec in specs:
-            await self._places.partitions(spec.queue)
+            await self._partitions.count(spec.queue)
         own = {
-            JobKey(spec.queue, spec.id): self._places.prefix_of(spec.queue, spec.id, spec.key)
+            JobKey(spec.queue, spec.id): self._partitions.prefix_of(spec.queue, spec.id, spec.key)
             for spec in specs
         }
         known = own | await self.locate(waited - own.keys())
@@ -44,7 +44,7 @@ class Edges:
         """The prefixes of jobs. Jobs that do not exist are left out."""
         listed = list(jobs)
         found: dict[JobKey, str] = {}
-        for prefix, positions in (await self._places.prefixes_of(listed)).items():
+        for prefix, positions in (await self._partitions.prefixes_of(listed)).items():
             for start in range(0, len(positions), _BATCH):
                 some = positions[start : start + _BATCH]
                 ids = (listed[n].id for n in some)

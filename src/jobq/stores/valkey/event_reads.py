@@ -14,7 +14,7 @@ from jobq.core.event_records import EventPage, EventRecord
 from jobq.core.records import QueueName
 from jobq.stores.valkey import keys
 from jobq.stores.valkey.calls import Calls
-from jobq.stores.valkey.places import Places
+from jobq.stores.valkey.partitions import Partitions
 from jobq.stores.valkey.servers import Servers
 
 _MAX_ENTRIES = 100
@@ -24,10 +24,10 @@ _MAX_ENTRIES = 100
 class EventReads:
     """Reads the event log and keeps the positions of readers."""
 
-    def __init__(self, servers: Servers, calls: Calls, places: Places) -> None:
+    def __init__(self, servers: Servers, calls: Calls, partitions: Partitions) -> None:
         self._servers = servers
         self._calls = calls
-        self._places = places
+        self._partitions = partitions
 
     async def read_events(
         self,
@@ -38,12 +38,12 @@ class EventReads:
         until: str | None = None,
     ) -> EventPage:
         """See EventStore."""
-        prefixes = await self._places.prefixes(queue)
+        prefixes = await self._partitions.prefixes(queue)
         positions: list[Any] = (
-            [None] * len(prefixes) if after is None else event_log.places(after, len(prefixes))
+            [None] * len(prefixes) if after is None else event_log.offsets(after, len(prefixes))
         )
         ends: list[Any] = (
-            [None] * len(prefixes) if until is None else event_log.places(until, len(prefixes))
+            [None] * len(prefixes) if until is None else event_log.offsets(until, len(prefixes))
         )
         if len(prefixes) == 1:
             found, position = await self._read_log(
@@ -115,11 +115,11 @@ class EventReads:
 
     async def ack_events(self, queue: QueueName, reader: str, position: str | None) -> str | None:
         """See EventStore."""
-        prefixes = await self._places.prefixes(queue)
+        prefixes = await self._partitions.prefixes(queue)
         if position is not None:
-            await self._places.register(queue)
+            await self._partitions.register(queue)
         parts = (
-            [""] * len(prefixes) if position is None else event_log.places(position, len(prefixes))
+            [""] * len(prefixes) if position is None else event_log.offsets(position, len(prefixes))
         )
         positions = [
             (await self._calls.fcall("ack", prefix, reader, part)).decode()
@@ -133,14 +133,14 @@ class EventReads:
         """See EventStore."""
         found = [
             await self._servers.command(prefix, "HKEYS", keys.readers(prefix))
-            for prefix in await self._places.prefixes(queue)
+            for prefix in await self._partitions.prefixes(queue)
         ]
         names = sorted({name.decode() for names in found for name in names})
         return {name: await self.ack_events(queue, name, None) or "0" for name in names}
 
     async def remove_reader(self, queue: QueueName, reader: str) -> bool:
         """See EventStore."""
-        prefixes = await self._places.prefixes(queue)
+        prefixes = await self._partitions.prefixes(queue)
         return any(
             [
                 await self._servers.command(prefix, "HDEL", keys.readers(prefix), reader)

@@ -19,7 +19,7 @@ from jobq.stores.valkey.calls import Calls
 from jobq.stores.valkey.edges import Edges
 from jobq.stores.valkey.functions import function
 from jobq.stores.valkey.mail import Mail
-from jobq.stores.valkey.places import Place, Places
+from jobq.stores.valkey.partitions import Partition, Partitions
 from jobq.stores.valkey.sleepers import Sleepers
 from jobq.stores.valkey.wire import Argument
 
@@ -43,17 +43,17 @@ class Exchange:
     """Calls the function `settle` (lua/settle.lua)."""
 
     def __init__(
-        self, calls: Calls, places: Places, mail: Mail, edges: Edges, sleepers: Sleepers
+        self, calls: Calls, partitions: Partitions, mail: Mail, edges: Edges, sleepers: Sleepers
     ) -> None:
         self._calls = calls
-        self._places = places
+        self._partitions = partitions
         self._mail = mail
         self._edges = edges
         self._slots = sleepers.slots
 
     async def run(
         self,
-        at: Place,
+        at: Partition,
         outcomes: Sequence[AnyOutcome],
         by: Caller,
         room: int,
@@ -64,14 +64,14 @@ class Exchange:
 
         `company`: the caller has other jobs, so it gets no job on its last chance.
         """
-        prefix, queue, mark = at
+        prefix, queue, suffix = at
         done: list[Argument] = []
         rest: list[Argument] = []
         ordered: list[AnyOutcome] = []
         others: list[AnyOutcome] = []
         where: dict[JobKey, str] = {}
         for o in outcomes:
-            token = o.token.removesuffix(mark) if mark else o.token
+            token = o.token.removesuffix(suffix) if suffix else o.token
             if type(o) is Complete:
                 result = o.result
                 done += (o.id, token, b"" if result is None else b"\x01" + result)
@@ -82,7 +82,8 @@ class Exchange:
                     where = await self._children_of(o)
                 rest += packing.outcome(o, where.__getitem__, token)
         worker, call, lane, _, asleep, sleepy = by
-        sleepy = sleepy and not mark  # sleepers of a partitioned queue are kept for the whole queue
+        # Sleepers of a partitioned queue are kept for the whole queue.
+        sleepy = sleepy and not suffix
         numbers = _numbers(lane, room, lease_ms, len(ordered), len(others), sleepy, asleep, company)
         args = (self._calls.now(), worker, call, numbers, *done, *rest)
         self._slots[worker] = 0
@@ -94,7 +95,7 @@ class Exchange:
         stale, due, messages, to_wake, left, *granted = reply
         if messages or to_wake:
             await self._mail.after(queue, prefix, to_wake=to_wake, messages=messages)
-        leases = job_replies.leases(queue, granted, lease_ms, mark)
+        leases = job_replies.leases(queue, granted, lease_ms, suffix)
         if sleepy and len(leases) < room:
             self._slots[worker] = room - len(leases)
         refs: tuple[LeaseRef, ...] = ()
@@ -119,5 +120,5 @@ class Exchange:
         waited = {edge.job for edge in outcome.after}
         if not waited:
             return {}
-        prefixes = {job: self._places.space.prefix(job.queue) for job in waited}
+        prefixes = {job: self._partitions.space.prefix(job.queue) for job in waited}
         return prefixes | await self._edges.locate(waited)

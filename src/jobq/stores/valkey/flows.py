@@ -24,7 +24,7 @@ from jobq.stores.valkey import job_bodies, keys, packing
 from jobq.stores.valkey.calls import Calls, PartitionsChanged, Refused
 from jobq.stores.valkey.edges import Edges, check_edge
 from jobq.stores.valkey.mail import Mail
-from jobq.stores.valkey.places import Places
+from jobq.stores.valkey.partitions import Partitions
 from jobq.stores.valkey.put_results import put_result, refuse
 from jobq.stores.valkey.wire import Argument
 
@@ -40,9 +40,9 @@ Answers = dict[tuple[str, str], list[Any]]
 class Flows:
     """Stages and submits flows."""
 
-    def __init__(self, calls: Calls, places: Places, mail: Mail, edges: Edges) -> None:
+    def __init__(self, calls: Calls, partitions: Partitions, mail: Mail, edges: Edges) -> None:
         self._calls = calls
-        self._places = places
+        self._partitions = partitions
         self._mail = mail
         self._edges = edges
         self.drafts: dict[tuple[str, str], _Draft] = {}
@@ -62,7 +62,7 @@ class Flows:
         try:
             return await self._put(specs, flow, last)
         except PartitionsChanged:
-            self._places.forget_all()
+            self._partitions.forget_all()
         try:
             return await self._put(specs, flow, last)
         except PartitionsChanged as e:
@@ -130,7 +130,7 @@ class Flows:
 
     async def _manifest(self, tenant: str, flow: str, verb: str, *prefixes: str) -> Any:
         """Ask the one place that decides whether a flow is submitted (see lua/manifest.lua)."""
-        key = self._places.space.manifest(tenant, flow)
+        key = self._partitions.space.manifest(tenant, flow)
         confirmed = verb == "submit"
         return await self._calls.fcall("manifest", key, verb, *prefixes, confirmed=confirmed)
 
@@ -146,9 +146,9 @@ class Flows:
         return False
 
     async def _prefix(self, spec: JobSpec) -> str:
-        await self._places.register(spec.queue)
-        await self._places.partitions(spec.queue)
-        return self._places.prefix_of(spec.queue, spec.id, spec.key)
+        await self._partitions.register(spec.queue)
+        await self._partitions.count(spec.queue)
+        return self._partitions.prefix_of(spec.queue, spec.id, spec.key)
 
     async def _stage(
         self, specs: Sequence[JobSpec], prefixes: list[str], flow: str, draft: _Draft
@@ -173,7 +173,7 @@ class Flows:
 
         def packed(edges: Sequence[Edge]) -> bytes:
             return packing.encode_edges(
-                edges, lambda job: where.get(job) or self._places.space.prefix(job.queue)
+                edges, lambda job: where.get(job) or self._partitions.space.prefix(job.queue)
             )
 
         args: list[Argument] = [self._calls.now(), flow, *_kinds(specs)]
@@ -212,7 +212,7 @@ class Flows:
             if reply == b"gone":  # another caller has submitted or discarded the flow
                 raise refusals.swept_flow(flow)
             if reply:
-                await self._places.register(specs[0].queue, again=True)
+                await self._partitions.register(specs[0].queue, again=True)
 
     async def _discard(self, flow: str, prefixes: Iterable[str]) -> None:
         for prefix in prefixes:

@@ -7,7 +7,7 @@ from jobq.core.queues import HoldsRecord
 from jobq.core.records import QueueName
 from jobq.stores.valkey.calls import Calls, Refused
 from jobq.stores.valkey.mail import Mail
-from jobq.stores.valkey.places import Places
+from jobq.stores.valkey.partitions import Partitions
 
 
 class Holds:
@@ -16,17 +16,17 @@ class Holds:
     Every partition has the hold of its queue; a key's is in its partition.
     """
 
-    def __init__(self, calls: Calls, places: Places, mail: Mail) -> None:
+    def __init__(self, calls: Calls, partitions: Partitions, mail: Mail) -> None:
         self._calls = calls
-        self._places = places
+        self._partitions = partitions
         self._mail = mail
 
     async def hold(
         self, queue: QueueName, ms: int, key: str | None = None, *, actor: str | None = None
     ) -> None:
         """See OperatorStore."""
-        await self._places.register(queue)
-        home = await self._places.home(queue)
+        await self._partitions.register(queue)
+        home = await self._partitions.home(queue)
         args = (home, actor or "", key or "", ms, rule.hold_reason(ms, key))
         for prefix in await self._prefixes(queue, key):
             try:
@@ -39,7 +39,7 @@ class Holds:
         self, queue: QueueName, key: str | None = None, *, actor: str | None = None
     ) -> bool:
         """See OperatorStore."""
-        home = await self._places.home(queue)
+        home = await self._partitions.home(queue)
         args = (home, actor or "", key or "", rule.lifted_reason(key) or "")
         lifted = False
         for prefix in await self._prefixes(queue, key):
@@ -54,7 +54,7 @@ class Holds:
         """See ReadStore."""
         ends: list[int] = []
         held: list[tuple[int, str]] = []
-        for prefix in await self._places.prefixes(queue):
+        for prefix in await self._partitions.prefixes(queue):
             whole, *flat = await self._calls.fcall("holds", prefix, self._calls.now(), limit)
             ends += [int(float(whole))] if whole else []
             held += [
@@ -66,5 +66,5 @@ class Holds:
         )
 
     async def _prefixes(self, queue: QueueName, key: str | None) -> list[str]:
-        prefixes = await self._places.prefixes(queue)
-        return prefixes if key is None else [self._places.prefix_of(queue, "", key)]
+        prefixes = await self._partitions.prefixes(queue)
+        return prefixes if key is None else [self._partitions.prefix_of(queue, "", key)]

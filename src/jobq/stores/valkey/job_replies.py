@@ -32,23 +32,23 @@ _PUBLISHED_SIZE = 21
 
 
 def leases(
-    queue: QueueName, granted: Sequence[Any], lease_ms: int, mark: str = ""
+    queue: QueueName, granted: Sequence[Any], lease_ms: int, suffix: str = ""
 ) -> tuple[Lease, ...]:
-    """The leases that a claim was granted (see lua/settle.lua). `mark` is added to their tokens."""
+    """The leases that a claim was granted (see lua/settle.lua). `suffix` ends their tokens."""
     expires, stem, first_runs, others, retries = granted
     default = int(retries) if retries else None
     until, token = int(expires), stem.decode()
     started = until - lease_ms
-    by_place = {
-        others[n]: _lease(queue, others[n + 1 : n + 5], until, mark, default)
+    by_index = {
+        others[n]: _lease(queue, others[n + 1 : n + 5], until, suffix, default)
         for n in range(0, len(others), 5)
     }
     pairs = zip(first_runs[::2], first_runs[1::2], strict=True)
     return tuple(
         [
-            by_place.get(n)
-            or _first_run(queue, *next(pairs), f"{token}{n}{mark}", started, until, default)
-            for n in range(len(by_place) + len(first_runs) // 2)
+            by_index.get(n)
+            or _first_run(queue, *next(pairs), f"{token}{n}{suffix}", started, until, default)
+            for n in range(len(by_index) + len(first_runs) // 2)
         ]
     )
 
@@ -93,7 +93,7 @@ def _first_run(
 
 
 def _lease(
-    queue: QueueName, parts: Sequence[Any], expires: int, mark: str, default_retries: int | None
+    queue: QueueName, parts: Sequence[Any], expires: int, suffix: str, default_retries: int | None
 ) -> Lease:
     id, rec, packed_run, flat = parts
     run = run_fields(packed_run)
@@ -101,11 +101,11 @@ def _lease(
         created, due, life, name, key, options, payload = record_fields(rec)
         more = extras(flat)
     except BROKEN:
-        return _unreadable(queue, id, rec, run.token + mark, run.attempt, run.started, expires)
+        return _unreadable(queue, id, rec, run.token + suffix, run.attempt, run.started, expires)
     return Lease(
         queue=queue,
         id=id.decode(),
-        token=run.token + mark,
+        token=run.token + suffix,
         life=life,
         name=name,
         payload=payload,

@@ -142,16 +142,16 @@ def settings(prefix: str) -> str:
     return prefix + KEY["settings"]
 
 
-def slot_of(key: str) -> int:
+def hash_slot_of(key: str) -> int:
     """The Cluster slot of a key: CRC16 (XMODEM) of its hash tag."""
     start = key.find("{")
     if start >= 0:
         end = key.find("}", start + 1)
         if end > start + 1:
             key = key[start + 1 : end]
-    return _slot(key)
+    return _hash_slot(key)
 
 
 @lru_cache(maxsize=16384)
-def _slot(tag: str) -> int:
+def _hash_slot(tag: str) -> int:
     return crc_hqx(tag.encode(), 0) % 16384

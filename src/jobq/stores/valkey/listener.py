@@ -20,7 +20,7 @@ from jobq.core.records import JobKey, JobRecord, QueueName, Signal, Topic
 from jobq.errors import CorruptStore, JobqError
 from jobq.stores.valkey import job_replies, keys
 from jobq.stores.valkey.calls import Calls
-from jobq.stores.valkey.places import Places
+from jobq.stores.valkey.partitions import Partitions
 from jobq.stores.valkey.servers import Servers
 from jobq.stores.valkey.wire import Connection, ServerError
 
@@ -37,14 +37,14 @@ _RETRY_SECONDS = 0.5
 class Listener:
     """Distributes messages of the subscribed connection to those who listen."""
 
-    def __init__(self, servers: Servers, calls: Calls, places: Places, pace: Pace) -> None:
-        self.channel = places.space.handle_channel(os.urandom(9).hex())
+    def __init__(self, servers: Servers, calls: Calls, partitions: Partitions, pace: Pace) -> None:
+        self.channel = partitions.space.handle_channel(os.urandom(9).hex())
         """Where the server publishes the ends of jobs for this handle."""
         self.expected: dict[tuple[QueueName, str], set[asyncio.Queue[JobRecord | None]]] = {}
         """Jobs that are put through this handle and whose ends are expected."""
         self._servers = servers
         self._calls = calls
-        self._places = places
+        self._partitions = partitions
         self._pace = pace
         self._listeners: dict[Topic, set[asyncio.Queue[Signal]]] = {}
         self._channels: dict[str, int] = {}
@@ -95,9 +95,9 @@ class Listener:
         if topic.kind == "ended":
             return [self.channel]
         if topic.kind == "cancel":
-            return [self._places.space.cancel_channel(topic.name or "")]
+            return [self._partitions.space.cancel_channel(topic.name or "")]
         assert topic.queue is not None
-        prefixes = await self._places.prefixes(topic.queue)
+        prefixes = await self._partitions.prefixes(topic.queue)
         if topic.kind == "noted":
             return [keys.noted_channel(prefix, topic.name or "") for prefix in prefixes]
         return [keys.log_channel(prefix) for prefix in prefixes]
@@ -106,11 +106,11 @@ class Listener:
         """Make the server publish what the topic asks for."""
         if topic.kind in ("ended", "noted"):
             assert topic.queue is not None
-            for prefix in await self._places.prefixes(topic.queue):
+            for prefix in await self._partitions.prefixes(topic.queue):
                 await self._calls.fcall("watch", prefix, self.channel, topic.name or "")
         elif topic.kind == "log":
             assert topic.queue is not None
-            for prefix in await self._places.prefixes(topic.queue):
+            for prefix in await self._partitions.prefixes(topic.queue):
                 await self._calls.fcall("hear_log", prefix, self._calls.now(), _LOG_MS)
 
     # ── the connection ────────────────────────────────────────────────────────────────────────────
@@ -200,7 +200,7 @@ class Listener:
             elif kind == "noted":
                 self._notify(Topic("noted", queue, id), Signal("noted", queue, id))
             else:
-                worker = channel.removeprefix(self._places.space.cancel_channel(""))
+                worker = channel.removeprefix(self._partitions.space.cancel_channel(""))
                 self._notify(Topic("cancel", None, worker), Signal("cancel", queue, id))
 
     def _notify_end(self, queue: QueueName, id: str, record: JobRecord | None) -> None:

@@ -17,7 +17,7 @@ from jobq.core.records import QueueName
 from jobq.errors import StoreUnavailable
 from jobq.stores.valkey import keys
 from jobq.stores.valkey.calls import Calls
-from jobq.stores.valkey.places import Places
+from jobq.stores.valkey.partitions import Partitions
 from jobq.stores.valkey.servers import Servers
 
 log = logging.getLogger("jobq.valkey")
@@ -30,10 +30,10 @@ _MAX_ROUNDS = 100
 class Mail:
     """Does what a call has left to do elsewhere: deliver messages, wake workers."""
 
-    def __init__(self, servers: Servers, calls: Calls, places: Places) -> None:
+    def __init__(self, servers: Servers, calls: Calls, partitions: Partitions) -> None:
         self._servers = servers
         self._calls = calls
-        self._places = places
+        self._partitions = partitions
         self._delivering: dict[str, asyncio.Lock] = {}
 
     async def after(
@@ -49,7 +49,9 @@ class Mail:
         if messages:
             await self.pump(prefix)
         if to_wake or due_in >= 0:
-            await self._calls.fcall("wake_some", self._places.space.prefix(queue), to_wake, due_in)
+            await self._calls.fcall(
+                "wake_some", self._partitions.space.prefix(queue), to_wake, due_in
+            )
 
     async def pump(self, prefix: str) -> None:
         """Deliver the outbox of a queue, and the messages that this leads to.
@@ -89,7 +91,7 @@ class Mail:
             if done:
                 await self._servers.command(prefix, "ZREM", box, *done)
             if len(done) < len(found):  # not taken: its queue has partitions since
-                self._places.forget_all()
+                self._partitions.forget_all()
             if done and len(found) == _MAX_MESSAGES:
                 more.append(prefix)
         return more
@@ -102,17 +104,20 @@ class Mail:
         address, _, packed = message.partition(b"\n")
         target = address.decode()
         queue = keys.queue_of(target)
-        await self._places.register(queue)
-        if target != self._places.space.prefix(queue) or await self._places.partitions(queue) == 1:
+        await self._partitions.register(queue)
+        if (
+            target != self._partitions.space.prefix(queue)
+            or await self._partitions.count(queue) == 1
+        ):
             return [target]
         m = msgspec.msgpack.decode(packed, type=_Message)
         if m.type == "cancel":
-            return await self._places.prefixes(queue)
+            return await self._partitions.prefixes(queue)
         if m.type != "letter":  # about the queue as a whole, such as its schedules
             return [target]
         mode = await self._servers.command(target, "HGET", keys.settings(target), "mode")
         key = (m.key or m.origin_queue) if mode == b"keyed" else None
-        return [self._places.prefix_of(queue, m.id, key)]
+        return [self._partitions.prefix_of(queue, m.id, key)]
 
 
 class _Message(msgspec.Struct, rename={"origin_queue": "from"}):

@@ -73,10 +73,10 @@ def outcome(
     return encode(fields), data, edges
 
 
-def note(n: Note, mark: str) -> list[Any]:
-    """The arguments of a note. Its token ends with `mark` (see `places.Place`)."""
+def note(n: Note, suffix: str) -> list[Any]:
+    """The arguments of a note. Its token ends with `suffix` (see `partitions.Partition`)."""
     lines = n.lines[-LOG_LINES:]
-    token = n.lease.token.removesuffix(mark)
+    token = n.lease.token.removesuffix(suffix)
     number = min(n.saved_number, MAX_CHECKPOINTS)
     head = [n.lease.id, token, optional(n.progress), optional(n.saved), number]
     return [*head, len(lines), len(n.steps), *lines, *(part for step in n.steps for part in step)]

@@ -8,15 +8,15 @@ from jobq.core.records import QueueName
 from jobq.core.states import State
 from jobq.stores.valkey.calls import Calls
 from jobq.stores.valkey.mail import Mail
-from jobq.stores.valkey.places import Places
+from jobq.stores.valkey.partitions import Partitions
 
 
 class Purges:
     """Purges jobs and obliterates queues. Each call of a function removes a bounded number."""
 
-    def __init__(self, calls: Calls, places: Places, mail: Mail) -> None:
+    def __init__(self, calls: Calls, partitions: Partitions, mail: Mail) -> None:
         self._calls = calls
-        self._places = places
+        self._partitions = partitions
         self._mail = mail
 
     async def purge_pending(
@@ -28,8 +28,8 @@ class Purges:
         actor: str | None = None,
     ) -> int:
         """See OperatorStore."""
-        purged, home = 0, await self._places.home(queue)
-        for prefix in await self._places.prefixes(queue):
+        purged, home = 0, await self._partitions.home(queue)
+        for prefix in await self._partitions.prefixes(queue):
             more = True
             while more and purged < limit:
                 args = (self._calls.now(), home, actor or "", int(delayed), limit - purged)
@@ -50,8 +50,8 @@ class Purges:
         """See OperatorStore."""
         if not state.ended:
             raise refusals.not_ended(state)
-        purged, home = 0, await self._places.home(queue)
-        for prefix in await self._places.prefixes(queue):
+        purged, home = 0, await self._partitions.home(queue)
+        for prefix in await self._partitions.prefixes(queue):
             if purged < limit:
                 n, messages = await self._calls.fcall(
                     "clean",
@@ -71,10 +71,10 @@ class Purges:
         self, queue: QueueName, *, force: bool = False, limit: int = 1000, actor: str | None = None
     ) -> bool:
         """See OperatorStore."""
-        home = await self._places.home(queue)
+        home = await self._partitions.home(queue)
         # The last prefix logs the operation: that is where the queue was declared.
-        for prefix in await self._places.all_prefixes(queue):
-            is_last = prefix == self._places.space.prefix(queue)
+        for prefix in await self._partitions.all_prefixes(queue):
+            is_last = prefix == self._partitions.space.prefix(queue)
             logged = (home if is_last else "", actor or "")
             done, messages = await self._calls.fcall(
                 "obliterate", prefix, self._calls.now(), *logged, int(force), limit
@@ -82,5 +82,5 @@ class Purges:
             await self._mail.after(queue, prefix, messages=messages)
             if not done:
                 return False
-        await self._places.unregister(queue)
+        await self._partitions.unregister(queue)
         return True

@@ -18,7 +18,7 @@ from jobq.stores.valkey.functions import function
 from jobq.stores.valkey.job_bodies import Prepared
 from jobq.stores.valkey.listener import Listener
 from jobq.stores.valkey.mail import Mail
-from jobq.stores.valkey.places import Places
+from jobq.stores.valkey.partitions import Partitions
 from jobq.stores.valkey.put_results import put_result, refuse
 from jobq.stores.valkey.wire import Argument
 
@@ -33,14 +33,14 @@ class Puts:
     def __init__(
         self,
         calls: Calls,
-        places: Places,
+        partitions: Partitions,
         mail: Mail,
         edges: Edges,
         flows: Flows,
         listener: Listener,
     ) -> None:
         self._calls = calls
-        self._places = places
+        self._partitions = partitions
         self._mail = mail
         self._edges = edges
         self._flows = flows
@@ -63,19 +63,19 @@ class Puts:
         try:
             return await self._put(specs)
         except PartitionsChanged:
-            self._places.forget_all()
+            self._partitions.forget_all()
             return await self._put(specs)
 
     async def _put(self, specs: Sequence[JobSpec]) -> list[PutResult]:
-        queue, places = specs[0].queue, self._places
+        queue, partitions = specs[0].queue, self._partitions
         specs = specs if isinstance(specs, Prepared) else Prepared(specs, self._expected)
         if (
             specs.uniform is not None
             and len(specs) <= _BATCH
-            and places.known.get(queue) == 1
-            and queue in places.registered
+            and partitions.known.get(queue) == 1
+            and queue in partitions.registered
         ):
-            return await self._put_at(places.space.prefix(queue), specs, {})
+            return await self._put_at(partitions.space.prefix(queue), specs, {})
         where = await self._edges.check(specs) if any(spec.after for spec in specs) else {}
         if where and depend_on_each_other(specs):  # the rules of a flow apply
             check_locks(specs)
@@ -106,14 +106,14 @@ class Puts:
             ]
 
     async def _by_prefix(self, specs: Sequence[JobSpec]) -> dict[str, list[int]]:
-        places = self._places
+        partitions = self._partitions
         groups: dict[str, list[int]] = {}
         for n, spec in enumerate(specs):
-            if spec.queue not in places.registered:
-                await places.register(spec.queue)
-            if spec.queue not in places.known:
-                await places.partitions(spec.queue)
-            groups.setdefault(places.prefix_of(spec.queue, spec.id, spec.key), []).append(n)
+            if spec.queue not in partitions.registered:
+                await partitions.register(spec.queue)
+            if spec.queue not in partitions.known:
+                await partitions.count(spec.queue)
+            groups.setdefault(partitions.prefix_of(spec.queue, spec.id, spec.key), []).append(n)
         return groups
 
     async def _put_at(
@@ -134,7 +134,7 @@ class Puts:
             refuse(e, specs)
         to_wake, messages, due_in, answers, had_no_mode = reply
         if had_no_mode:
-            await self._places.register(queue, again=True)
+            await self._partitions.register(queue, again=True)
         if to_wake or messages or due_in >= 0:
             await self._mail.after(queue, prefix, to_wake=to_wake, messages=messages, due_in=due_in)
         for answer in answers:

@@ -9,27 +9,27 @@ from jobq.errors import ConfigError
 from jobq.stores.valkey import packing, queue_replies
 from jobq.stores.valkey.calls import Calls, Refused
 from jobq.stores.valkey.mail import Mail
-from jobq.stores.valkey.places import Places
+from jobq.stores.valkey.partitions import Partitions
 from jobq.stores.valkey.wire import Argument
 
 
 class Queues:
     """Declares queues, sets limits, pauses and resumes."""
 
-    def __init__(self, calls: Calls, places: Places, mail: Mail) -> None:
+    def __init__(self, calls: Calls, partitions: Partitions, mail: Mail) -> None:
         self._calls = calls
-        self._places = places
+        self._partitions = partitions
         self._mail = mail
 
     async def declare(self, queue: QueueName, config: QueueConfig) -> QueueRecord:
         """See OperatorStore."""
-        places = self._places
-        stored = await places.partitions(queue)
+        partitions = self._partitions
+        stored = await partitions.count(queue)
         partitioned = max(config.partitions or 1, stored) > 1
         if partitioned:
             _check_limits(queue, config.limits, config.partitions or stored)
-        await places.register(queue)
-        base = places.space.prefix(queue)
+        await partitions.register(queue)
+        base = partitions.space.prefix(queue)
         args = self._arguments(queue, config, config.partitions or stored)
         reason = ""
         if config.limits is not None:
@@ -40,11 +40,11 @@ class Queues:
             )
         except Refused as e:
             raise _declared_otherwise(queue, config, e) from None
-        places.forget(queue)
+        partitions.forget(queue)
         _, of_keys = await self._calls.fcall("describe", base)
         declared = queue_replies.queue_record(queue, flat, of_keys)
-        if await places.partitions(queue) > 1:
-            for n, prefix in enumerate(await places.prefixes(queue)):
+        if await partitions.count(queue) > 1:
+            for n, prefix in enumerate(await partitions.prefixes(queue)):
                 rest = (*args[5:], base, "" if n else reason)
                 await self._calls.fcall(
                     "declare", prefix, args[0], declared.mode or "", *args[2:4], "", *rest
@@ -56,7 +56,7 @@ class Queues:
         dead = ""
         if config.dead_letters is not None:
             target = QueueName(queue.tenant, config.dead_letters)
-            dead = f"{self._places.space.prefix(target)}\n{queue.queue}"
+            dead = f"{self._partitions.space.prefix(target)}\n{queue.queue}"
         limits = config.limits
         return [
             self._calls.now(),
@@ -81,13 +81,13 @@ class Queues:
         actor: str | None = None,
     ) -> None:
         """See OperatorStore."""
-        prefixes = await self._places.prefixes(queue)
+        prefixes = await self._partitions.prefixes(queue)
         if len(prefixes) > 1 and key is None:
             _check_limits(queue, limits, len(prefixes))
-        await self._places.register(queue)
+        await self._partitions.register(queue)
         text = b"" if limits is None else packing.limits_text(limits)
         logged = (prefixes[0], limits_reason(limits, key=key), actor or "")
-        for prefix in await self._places.all_prefixes(queue):
+        for prefix in await self._partitions.all_prefixes(queue):
             if key is not None:
                 in_force = ["" if limits is None else packing.key_in_force(limits)]
             elif limits is not None:
@@ -110,9 +110,9 @@ class Queues:
         await self._pause(queue, "0", actor)
 
     async def _pause(self, queue: QueueName, paused: str, actor: str | None) -> None:
-        await self._places.register(queue)
-        args = (self._calls.now(), await self._places.home(queue), actor or "", paused)
-        for prefix in await self._places.all_prefixes(queue):
+        await self._partitions.register(queue)
+        args = (self._calls.now(), await self._partitions.home(queue), actor or "", paused)
+        for prefix in await self._partitions.all_prefixes(queue):
             to_wake = await self._calls.fcall("pause", prefix, *args)
             await self._mail.after(queue, prefix, to_wake=to_wake)
 

@@ -12,7 +12,7 @@ from jobq.core.records import Filter, JobKey, JobRecord, Page, QueueName
 from jobq.core.states import State
 from jobq.stores.valkey import job_replies, packing, queue_replies
 from jobq.stores.valkey.calls import Calls
-from jobq.stores.valkey.places import Places
+from jobq.stores.valkey.partitions import Partitions
 from jobq.stores.valkey.presence import Presence
 
 _BATCH = 500
@@ -44,15 +44,15 @@ class Reads:
     Those of a partitioned queue are added up over its partitions.
     """
 
-    def __init__(self, calls: Calls, places: Places, presence: Presence) -> None:
+    def __init__(self, calls: Calls, partitions: Partitions, presence: Presence) -> None:
         self._calls = calls
-        self._places = places
+        self._partitions = partitions
         self._presence = presence
 
     async def get(self, jobs: Sequence[JobKey]) -> list[JobRecord | None]:
         """See ReadStore."""
         records: list[JobRecord | None] = [None] * len(jobs)
-        for prefix, positions in (await self._places.prefixes_of(jobs)).items():
+        for prefix, positions in (await self._partitions.prefixes_of(jobs)).items():
             for start in range(0, len(positions), _BATCH):
                 part = positions[start : start + _BATCH]
                 views = await self._calls.fcall(
@@ -72,7 +72,7 @@ class Reads:
         until: str | None = None,
     ) -> Page:
         """See ReadStore. The cursor of a partitioned queue begins with a partition's number."""
-        prefixes = await self._places.prefixes(filter.queue)
+        prefixes = await self._partitions.prefixes(filter.queue)
         number, inner = _parsed(cursor, prefixes)
         end, last = (len(prefixes), "") if until is None else _parsed(until, prefixes)
         if number > end or (until is not None and number == end and not last):
@@ -102,7 +102,7 @@ class Reads:
         """See ReadStore. What is left of a partition that has fewer jobs is skipped as well."""
         if filter.oldest_first:
             raise refusals.not_divided()
-        prefixes = await self._places.prefixes(filter.queue)
+        prefixes = await self._partitions.prefixes(filter.queue)
         number, inner = _parsed(cursor, prefixes)
         state = "" if filter.state is None else STATE_CODES[filter.state]
         most = min(max(count, 1), _SKIP)
@@ -115,7 +115,7 @@ class Reads:
         """See ReadStore."""
         replies = [
             await self._calls.fcall("count", prefix)
-            for prefix in await self._places.prefixes(queue)
+            for prefix in await self._partitions.prefixes(queue)
         ]
         return {state: sum(reply[code] for reply in replies) for code, state in enumerate(STATES)}
 
@@ -123,7 +123,7 @@ class Reads:
         """See ReadStore."""
         replies = [
             await self._calls.fcall("stats", prefix, self._calls.now())
-            for prefix in await self._places.prefixes(queue)
+            for prefix in await self._partitions.prefixes(queue)
         ]
         oldest = [reply[3] for reply in replies if reply[3] >= 0]
         due = [reply[4] for reply in replies if reply[4] >= 0]
@@ -146,7 +146,7 @@ class Reads:
     async def metrics(self, queue: QueueName, *, minutes: int = 60) -> list[MinuteRecord]:
         """See ReadStore."""
         sums: dict[int, dict[str, int]] = {}
-        for prefix in await self._places.prefixes(queue):
+        for prefix in await self._partitions.prefixes(queue):
             flat = await self._calls.fcall("metrics", prefix, self._calls.now(), minutes)
             for minute, figures in zip(flat[::2], flat[1::2], strict=True):
                 total = sums.setdefault(int(minute), {})
@@ -158,7 +158,7 @@ class Reads:
 
     async def logs(self, job: JobKey) -> list[str]:
         """See ReadStore."""
-        for prefix in await self._places.prefixes(job.queue):
+        for prefix in await self._partitions.prefixes(job.queue):
             if lines := await self._calls.fcall("logs", prefix, self._calls.now(), job.id):
                 return [line.decode() for line in lines]
         return []
@@ -166,15 +166,18 @@ class Reads:
     async def queues(self, tenant: str | None = None) -> list[QueueRecord]:
         """See ReadStore."""
         found = (
-            await self._places.all_queues()
+            await self._partitions.all_queues()
             if tenant is None
-            else await self._places.queues_of(tenant)
+            else await self._partitions.queues_of(tenant)
         )
         records: list[QueueRecord] = []
         for start in range(0, len(found), _QUEUES_AT_ONCE):
             some = found[start : start + _QUEUES_AT_ONCE]
             described = await asyncio.gather(
-                *(self._calls.fcall("describe", self._places.space.prefix(each)) for each in some)
+                *(
+                    self._calls.fcall("describe", self._partitions.space.prefix(each))
+                    for each in some
+                )
             )
             records += [
                 queue_replies.queue_record(queue, flat, keyed)

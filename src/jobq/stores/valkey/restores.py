@@ -12,7 +12,7 @@ from jobq.core.verdicts import error_text
 from jobq.stores.valkey.calls import Calls, PartitionsChanged, Refused
 from jobq.stores.valkey.job_bodies import body_of
 from jobq.stores.valkey.packing import encode
-from jobq.stores.valkey.places import Places
+from jobq.stores.valkey.partitions import Partitions
 from jobq.stores.valkey.put_results import refuse
 from jobq.stores.valkey.wire import Argument
 
@@ -26,26 +26,26 @@ _length = Struct(">I").pack
 class Restores:
     """Stores failed jobs of another store."""
 
-    def __init__(self, calls: Calls, places: Places) -> None:
+    def __init__(self, calls: Calls, partitions: Partitions) -> None:
         self._calls = calls
-        self._places = places
+        self._partitions = partitions
 
     async def restore(self, records: Sequence[JobRecord]) -> list[bool]:
         """See OperatorStore."""
         checked = check_restored(records)
         try:
-            return await self._by_place(checked)
+            return await self._by_partition(checked)
         except PartitionsChanged:
-            self._places.forget_all()
-            return await self._by_place(checked)
+            self._partitions.forget_all()
+            return await self._by_partition(checked)
 
-    async def _by_place(self, checked: Sequence[tuple[JobRecord, JobSpec]]) -> list[bool]:
+    async def _by_partition(self, checked: Sequence[tuple[JobRecord, JobSpec]]) -> list[bool]:
         results = [False] * len(checked)
         groups: dict[str, list[int]] = {}
         for n, (_, record) in enumerate(checked):
-            await self._places.register(record.queue)
-            await self._places.partitions(record.queue)
-            prefix = self._places.prefix_of(record.queue, record.id, record.key)
+            await self._partitions.register(record.queue)
+            await self._partitions.count(record.queue)
+            prefix = self._partitions.prefix_of(record.queue, record.id, record.key)
             groups.setdefault(prefix, []).append(n)
         for prefix, positions in groups.items():
             for start in range(0, len(positions), _BATCH):
@@ -67,7 +67,7 @@ class Restores:
         except Refused as e:
             refuse(e, specs)
         if had_no_mode:
-            await self._places.register(specs[0].queue, again=True)
+            await self._partitions.register(specs[0].queue, again=True)
         return bytes(letters)
 
 

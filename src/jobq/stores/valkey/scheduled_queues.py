@@ -20,7 +20,7 @@ from collections.abc import Iterator, Sequence
 from jobq.core.records import QueueName
 from jobq.stores.valkey import keys
 from jobq.stores.valkey.calls import Calls
-from jobq.stores.valkey.places import Places
+from jobq.stores.valkey.partitions import Partitions
 from jobq.stores.valkey.servers import Servers
 from jobq.stores.valkey.wire import Argument, Reply
 
@@ -39,22 +39,22 @@ _MOST = 1_000
 class ScheduledQueues:
     """The set of queues with schedules."""
 
-    def __init__(self, servers: Servers, calls: Calls, places: Places) -> None:
+    def __init__(self, servers: Servers, calls: Calls, partitions: Partitions) -> None:
         self._servers = servers
         self._calls = calls
-        self._places = places
-        self._key = places.space.scheduled
+        self._partitions = partitions
+        self._key = partitions.space.scheduled
         self._rebuild_at = 0.0  # monotonic clock
 
     async def lower(self, queue: QueueName, next_ms: int) -> None:
         """A schedule of the queue is due at this time, or earlier."""
-        prefix = self._places.space.prefix(queue)
+        prefix = self._partitions.space.prefix(queue)
         # Without LT, which Redis has since 6.2, a time could become later here.
         await self._command("ZADD", self._key, "LT", next_ms, prefix)
 
     async def remove(self, queue: QueueName) -> None:
         """The queue is gone."""
-        await self._command("ZREM", self._key, self._places.space.prefix(queue))
+        await self._command("ZREM", self._key, self._partitions.space.prefix(queue))
 
     async def due(self) -> list[QueueName]:
         """The queues that may have a due schedule. The caller asks them, then calls `asked`."""
@@ -77,7 +77,7 @@ class ScheduledQueues:
                 each
                 for queue, next_ms in zip(some, times, strict=True)
                 if next_ms is not None
-                for each in (next_ms, self._places.space.prefix(queue))
+                for each in (next_ms, self._partitions.space.prefix(queue))
             ]
             if lowered:
                 await self._command("ZADD", self._key, "LT", *lowered)
@@ -87,7 +87,7 @@ class ScheduledQueues:
 
         A schedule without a time may get one when its job ends, and nobody tells. Its queue is
         asked every time."""
-        prefix = self._places.space.prefix(queue)
+        prefix = self._partitions.space.prefix(queue)
         due, states = keys.schedules_due(prefix), keys.schedule_states(prefix)
         first, timed, stored = await asyncio.gather(
             self._servers.command(prefix, "ZRANGE", due, 0, 0, "WITHSCORES"),
@@ -100,8 +100,8 @@ class ScheduledQueues:
 
     async def _rebuild(self) -> None:
         """Enter all queues that have schedules, to be asked now."""
-        for some in _parts(await self._places.all_queues()):
-            prefixes = [self._places.space.prefix(queue) for queue in some]
+        for some in _parts(await self._partitions.all_queues()):
+            prefixes = [self._partitions.space.prefix(queue) for queue in some]
             stored = await asyncio.gather(
                 *(
                     self._servers.command(prefix, "HLEN", keys.schedule_states(prefix))

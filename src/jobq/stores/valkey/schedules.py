@@ -16,7 +16,7 @@ from jobq.stores.valkey import job_bodies, keys, packing
 from jobq.stores.valkey.calls import Calls, Refused
 from jobq.stores.valkey.commands import ALTERED
 from jobq.stores.valkey.mail import Mail
-from jobq.stores.valkey.places import Places
+from jobq.stores.valkey.partitions import Partitions
 from jobq.stores.valkey.put_results import refuse
 from jobq.stores.valkey.scheduled_queues import ScheduledQueues
 from jobq.stores.valkey.servers import Servers
@@ -33,19 +33,19 @@ class Schedules:
     Those of a partitioned queue are stored at the whole queue's prefix.
     """
 
-    def __init__(self, servers: Servers, calls: Calls, places: Places, mail: Mail) -> None:
+    def __init__(self, servers: Servers, calls: Calls, partitions: Partitions, mail: Mail) -> None:
         self._servers = servers
         self._calls = calls
-        self._places = places
+        self._partitions = partitions
         self._mail = mail
-        self._scheduled = ScheduledQueues(servers, calls, places)
+        self._scheduled = ScheduledQueues(servers, calls, partitions)
 
     async def put_schedule(
         self, spec: ScheduleSpec, *, next_ms: int | None, actor: str | None = None
     ) -> ScheduleRecord:
         """See ScheduleStore."""
         spec = check_schedule(spec, next_ms)
-        await self._places.register(spec.queue)
+        await self._partitions.register(spec.queue)
         rule: dict[str, Any] = {"after": spec.after_complete}
         if spec.every_ms is not None:
             rule["every"] = spec.every_ms
@@ -75,9 +75,14 @@ class Schedules:
         self, function: str, queue: QueueName, actor: str | None, *args: Argument
     ) -> Any:
         """Change a schedule. In a partitioned queue, a message reports it to the event log."""
-        prefix = self._places.space.prefix(queue)
+        prefix = self._partitions.space.prefix(queue)
         answer, messages = await self._calls.fcall(
-            function, prefix, self._calls.now(), await self._places.home(queue), actor or "", *args
+            function,
+            prefix,
+            self._calls.now(),
+            await self._partitions.home(queue),
+            actor or "",
+            *args,
         )
         await self._mail.after(queue, prefix, messages=messages)
         return answer
@@ -89,7 +94,7 @@ class Schedules:
         if queue is not None:
             return await self._listed([queue], due, limit)
         if not due:
-            return await self._listed(await self._places.all_queues(), due, limit)
+            return await self._listed(await self._partitions.all_queues(), due, limit)
         queues = await self._scheduled.due()
         found = await self._listed(queues, due, limit)
         await self._scheduled.asked(queues)
@@ -105,7 +110,11 @@ class Schedules:
                 break
             calls = [
                 self._calls.fcall(
-                    "schedules", self._places.space.prefix(each), self._calls.now(), int(due), room
+                    "schedules",
+                    self._partitions.space.prefix(each),
+                    self._calls.now(),
+                    int(due),
+                    room,
                 )
                 for each in queues[start : start + _QUEUES_AT_ONCE]
             ]
@@ -119,13 +128,13 @@ class Schedules:
         return [await self._fire(each) for each in fires]
 
     async def _fire(self, each: Fire) -> bool:
-        prefix = self._places.space.prefix(each.queue)
+        prefix = self._partitions.space.prefix(each.queue)
         packed = await self._servers.command(
             prefix, "HGET", keys.schedule_specs(prefix), each.schedule
         )
         if packed is None:
             return False
-        await self._places.partitions(each.queue)
+        await self._partitions.count(each.queue)
         template = _decode(packed).template
         job = msgspec.structs.replace(
             template,
@@ -137,7 +146,7 @@ class Schedules:
             schedule=each.schedule,
         )
         body = b"" if each.skipped else job_bodies.body_of(job, None)[0]
-        prefix_of_job = self._places.prefix_of(each.queue, job.id, job.key)
+        prefix_of_job = self._partitions.prefix_of(each.queue, job.id, job.key)
         try:
             fired, messages, to_wake = await self._calls.fcall(
                 "fire",
@@ -150,7 +159,7 @@ class Schedules:
                 prefix_of_job,
                 "" if each.skipped and not each.missed else job.id,
                 body,
-                await self._places.home(each.queue),
+                await self._partitions.home(each.queue),
                 confirmed=True,
             )
         except Refused as e:

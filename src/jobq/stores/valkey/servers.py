@@ -49,7 +49,7 @@ had an effect and may be repeated, as one whose reply was lost. The second text 
 class Servers:
     """Connections to primaries, by key. `topologies.py` has the classes that find the primary."""
 
-    one_slot_per_command = False
+    one_hash_slot_per_command = False
     """Whether all keys of one command must be in one slot."""
 
     def __init__(self, address: Address) -> None:

@@ -19,14 +19,14 @@ from jobq.errors import CorruptStore, StoreUnavailable
 from jobq.stores.valkey import keys, queue_replies
 from jobq.stores.valkey.calls import Calls
 from jobq.stores.valkey.exchange import Caller, Exchange
-from jobq.stores.valkey.places import Place, Places
+from jobq.stores.valkey.partitions import Partition, Partitions
 from jobq.stores.valkey.queue_replies import QueuePeek
 from jobq.stores.valkey.servers import Servers
 from jobq.stores.valkey.sleepers import Sleepers
 
 log = logging.getLogger("jobq")
 
-_FIRST_LOOK = 8
+_FIRST_PEEK = 8
 """Queues or partitions that a claim looks into first.
 
 It looks into the others only if these do not fill it. So while jobs wait everywhere, a claim costs
@@ -78,13 +78,13 @@ class Settling:
         self,
         servers: Servers,
         calls: Calls,
-        places: Places,
+        partitions: Partitions,
         sleepers: Sleepers,
         exchange: Exchange,
     ) -> None:
         self._servers = servers
         self._calls = calls
-        self._places = places
+        self._partitions = partitions
         self._sleepers = sleepers
         self._exchange = exchange.run
         self._last_calls: dict[tuple[str, int], str] = {}
@@ -93,7 +93,7 @@ class Settling:
         self, outcomes: Sequence[AnyOutcome], *, worker: str, call: str, then: Claim | None = None
     ) -> Settled:
         """See HotStore."""
-        sleepers, places = self._sleepers, self._places
+        sleepers, partitions = self._sleepers, self._partitions
         lane = lane_of(call)
         last = self._last_calls.get((worker, lane))
         self._last_calls[worker, lane] = call
@@ -106,16 +106,16 @@ class Settling:
             await sleepers.stop_looking(worker)
             queues: Sequence[QueueName] = ()
         else:
-            sleepers.looked_in[worker] = queues = then.queues
+            sleepers.claimed_from[worker] = queues = then.queues
         repeated, asleep = last is None or last == call, sleepers.slots.get(worker, 1) > 0
         by = Caller(worker, call, lane, repeated, asleep, True)
         if (
             len(queues) == 1
-            and places.known.get(queues[0]) == 1
+            and partitions.known.get(queues[0]) == 1
             and all(o.queue == queues[0] for o in outcomes)
         ):
             assert then is not None
-            at = Place(places.space.prefix(queues[0]), queues[0], "")
+            at = Partition(partitions.space.prefix(queues[0]), queues[0], "")
             return await self._exchange(at, outcomes, by, then.limit, then.lease_ms, not then.alone)
         return await self._settle_several(outcomes, by, then)
 
@@ -131,35 +131,35 @@ class Settling:
         nothing.
         """
         by = by._replace(sleepy=False)
-        by_place: dict[Place, list[AnyOutcome]] = {}
+        by_partition: dict[Partition, list[AnyOutcome]] = {}
         for o in outcomes:
-            by_place.setdefault(await self._places.of_token(o.queue, o.token), []).append(o)
-        claims = await self._places_to_claim(then, by.call)
+            by_partition.setdefault(await self._partitions.of_token(o.queue, o.token), []).append(o)
+        claims = await self._partitions_to_claim(then, by.call)
         total = _Total()
-        for at in [at for at in by_place if at not in claims]:
-            total.add(await self._exchange(at, by_place[at], by, -1, 0, False), at.prefix)
+        for at in [at for at in by_partition if at not in claims]:
+            total.add(await self._exchange(at, by_partition[at], by, -1, 0, False), at.prefix)
         if then is None:
             return total.settled()
         if by.repeated:
-            await self._claim_at(claims, by_place, by, then, total)
+            await self._claim_at(claims, by_partition, by, then, total)
         else:
-            first, rest = claims[:_FIRST_LOOK], claims[_FIRST_LOOK:]
-            await self._look_and_claim(first, by_place, by, then, total, more=bool(rest))
+            first, rest = claims[:_FIRST_PEEK], claims[_FIRST_PEEK:]
+            await self._peek_and_claim(first, by_partition, by, then, total, more=bool(rest))
             if rest:
-                await self._look_and_claim(rest, by_place, by, then, total)
+                await self._peek_and_claim(rest, by_partition, by, then, total)
         if not total.leases and not outcomes and not total.left:
             await self._fall_asleep(claims, by, then, total)
         elif by.asleep:
-            prefixes = {self._places.space.prefix(queue) for queue in then.queues}
-            await self._sleepers.mark_awake(by.worker, prefixes - total.visited)
+            prefixes = {self._partitions.space.prefix(queue) for queue in then.queues}
+            await self._sleepers.set_awake(by.worker, prefixes - total.visited)
         return total.settled()
 
     def _rests(self, worker: str, then: Claim) -> bool:
         """Whether the worker is asleep in the partitioned queues that it claims from."""
         return (
             self._sleepers.rests(worker) is not None
-            and set(then.queues) == set(self._sleepers.looked_in.get(worker, ()))
-            and all(self._places.known.get(queue, 1) > 1 for queue in then.queues)
+            and set(then.queues) == set(self._sleepers.claimed_from.get(worker, ()))
+            and all(self._partitions.known.get(queue, 1) > 1 for queue in then.queues)
         )
 
     async def _settle_asleep(
@@ -172,11 +172,11 @@ class Settling:
         """
         sleepers, worker = self._sleepers, by.worker
         slots, until = sleepers.slots[worker], sleepers.rest_until.pop(worker)
-        by_place: dict[Place, list[AnyOutcome]] = {}
+        by_partition: dict[Partition, list[AnyOutcome]] = {}
         for o in outcomes:
-            by_place.setdefault(await self._places.of_token(o.queue, o.token), []).append(o)
+            by_partition.setdefault(await self._partitions.of_token(o.queue, o.token), []).append(o)
         total = _Total()
-        await self._claim_at(list(by_place), by_place, by, then, total)
+        await self._claim_at(list(by_partition), by_partition, by, then, total)
         sleepers.slots[worker] = slots  # it is still recorded as asleep, with these slots
         if not total.leases and not total.left:
             sleepers.rest_until[worker] = until
@@ -185,10 +185,10 @@ class Settling:
             total.dues.append(int((left or 0) * 1000))
         return total.settled()
 
-    async def _look_and_claim(
+    async def _peek_and_claim(
         self,
-        claims: list[Place],
-        outcomes: dict[Place, list[AnyOutcome]],
+        claims: list[Partition],
+        outcomes: dict[Partition, list[AnyOutcome]],
         by: Caller,
         then: Claim,
         total: _Total,
@@ -205,19 +205,19 @@ class Settling:
         await self._claim_at(claims, outcomes, by, then, total, more=more)
 
     async def _fall_asleep(
-        self, claims: list[Place], by: Caller, then: Claim, total: _Total
+        self, claims: list[Partition], by: Caller, then: Claim, total: _Total
     ) -> None:
         """Count the worker as asleep in every queue, then look once more.
 
         A job that came between the peek and falling asleep wakes nobody, so this look must find it.
         """
         await self._sleepers.fall_asleep(then.queues, by.worker, then.limit)
-        partitions = [at for at in claims if at.mark]
+        partitions = [at for at in claims if at.suffix]
         peeks = await self._peek(partitions, total)
         if partitions and not peeks and total.unavailable is not None:
             raise total.unavailable
         ready = [at for at, peek in peeks.items() if peek.ready]
-        whole = [at for at in claims if not at.mark]
+        whole = [at for at in claims if not at.suffix]
         again = by._replace(call=f"{by.call}+", asleep=False, sleepy=True)
         await self._claim_at([*whole, *ready], {}, again, then, total)
         total.asleep = True
@@ -226,33 +226,33 @@ class Settling:
         if not total.leases and not total.left:
             self._sleepers.rest(by.worker, min(total.dues, default=None))
 
-    async def _places_to_claim(self, then: Claim | None, call: str) -> list[Place]:
+    async def _partitions_to_claim(self, then: Claim | None, call: str) -> list[Partition]:
         """Queues in the claim's order. Each call begins with another partition of a queue."""
-        places: list[Place] = []
+        partitions: list[Partition] = []
         for queue in then.queues if then else ():
-            prefixes = await self._places.prefixes(queue)
+            prefixes = await self._partitions.prefixes(queue)
             if len(prefixes) == 1:
-                places.append(Place(prefixes[0], queue, ""))
+                partitions.append(Partition(prefixes[0], queue, ""))
                 continue
             turn = keys.turn_of(call, len(prefixes))
-            places += [
-                Place(prefixes[n], queue, f"~{n}")
+            partitions += [
+                Partition(prefixes[n], queue, f"~{n}")
                 for n in (*range(turn, len(prefixes)), *range(turn))
             ]
-        return places
+        return partitions
 
     async def _claim_at(
         self,
-        places: list[Place],
-        outcomes: dict[Place, list[AnyOutcome]],
+        partitions: list[Partition],
+        outcomes: dict[Partition, list[AnyOutcome]],
         by: Caller,
         then: Claim,
         total: _Total,
         *,
         more: bool = False,
     ) -> None:
-        """Exchange with these places in turn. `more`: the caller goes on with other places."""
-        for at in places:
+        """Exchange with these partitions in turn. `more`: the caller goes on with others."""
+        for at in partitions:
             room = 0 if total.last_chance else then.limit - len(total.leases)
             if room > 0 or at in outcomes:
                 mine = outcomes.get(at, ())
@@ -260,21 +260,23 @@ class Settling:
                 try:
                     reply = await self._exchange(at, mine, by, room, then.lease_ms, company)
                 except CorruptStore as error:
-                    if mine or (len(places) == 1 and not more):
+                    if mine or (len(partitions) == 1 and not more):
                         raise
                     log.error("%s; this call goes on with the other queues", error)
                 else:
                     total.add(reply, at.prefix)
 
-    async def _peek(self, places: Sequence[Place], total: _Total) -> dict[Place, QueuePeek]:
+    async def _peek(
+        self, partitions: Sequence[Partition], total: _Total
+    ) -> dict[Partition, QueuePeek]:
         """What the counters of queues or partitions say. All are read at once.
 
         Those of a primary that is unavailable are left out: workers go on with the others.
         """
         now = int(self._calls.now() or time.time() * 1000)
-        stored = await self._servers.get_all([keys.counters(at.prefix) for at in places])
-        found: dict[Place, QueuePeek] = {}
-        for at, data in zip(places, stored, strict=True):
+        stored = await self._servers.get_all([keys.counters(at.prefix) for at in partitions])
+        found: dict[Partition, QueuePeek] = {}
+        for at, data in zip(partitions, stored, strict=True):
             if isinstance(data, StoreUnavailable):
                 total.unavailable = data
             else:

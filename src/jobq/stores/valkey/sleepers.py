@@ -18,7 +18,7 @@ from jobq.errors import StoreUnavailable
 from jobq.stores.valkey import keys
 from jobq.stores.valkey.address import Node
 from jobq.stores.valkey.calls import Calls
-from jobq.stores.valkey.places import Places
+from jobq.stores.valkey.partitions import Partitions
 from jobq.stores.valkey.servers import Servers
 from jobq.stores.valkey.wire import Connection
 
@@ -38,16 +38,16 @@ Group = tuple[str, ...]
 class Sleepers:
     """Which workers of this handle sleep, and their pops."""
 
-    def __init__(self, servers: Servers, calls: Calls, places: Places) -> None:
+    def __init__(self, servers: Servers, calls: Calls, partitions: Partitions) -> None:
         self.slots: dict[str, int] = {}
         """The free slots with which a worker is recorded as asleep; 0 if it is awake."""
-        self.looked_in: dict[str, Sequence[QueueName]] = {}
+        self.claimed_from: dict[str, Sequence[QueueName]] = {}
         """The queues in which a worker may be recorded as asleep."""
         self.rest_until: dict[str, float] = {}
         """Until when a worker that is recorded as asleep need not look for work (loop time)."""
         self._servers = servers
         self._calls = calls
-        self._places = places
+        self._partitions = partitions
         self._pops: dict[Group, Pop] = {}
         self._groups_of: dict[str, set[Group]] = {}
         self._idle: dict[Node, list[Connection]] = {}
@@ -55,8 +55,10 @@ class Sleepers:
     async def fall_asleep(self, queues: Sequence[QueueName], worker: str, slots: int) -> None:
         """Record in partitioned queues that the worker sleeps. (The exchange does it in others.)"""
         for queue in queues:
-            if self._places.known[queue] > 1:
-                await self._calls.fcall("asleep", self._places.space.prefix(queue), worker, slots)
+            if self._partitions.known[queue] > 1:
+                await self._calls.fcall(
+                    "asleep", self._partitions.space.prefix(queue), worker, slots
+                )
         self.slots[worker] = slots
 
     def rest(self, worker: str, due_ms: int | None) -> None:
@@ -79,12 +81,12 @@ class Sleepers:
 
         Jobs that come, or have just woken it, are for others.
         """
-        queues = self.looked_in.pop(worker, ())
+        queues = self.claimed_from.pop(worker, ())
         if queues and self.slots.get(worker, 1) > 0:
-            await self.mark_awake(worker, {self._places.space.prefix(queue) for queue in queues})
+            await self.set_awake(worker, {self._partitions.space.prefix(queue) for queue in queues})
             self.slots[worker] = 0
 
-    async def mark_awake(self, worker: str, prefixes: Collection[str]) -> None:
+    async def set_awake(self, worker: str, prefixes: Collection[str]) -> None:
         """Record that the worker is awake, in these queues."""
         if prefixes:
             await asyncio.gather(
@@ -104,7 +106,7 @@ class Sleepers:
         """See SignalStore."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout_ms / 1000
-        prefixes = [self._places.space.prefix(queue) for queue in queues]
+        prefixes = [self._partitions.space.prefix(queue) for queue in queues]
         if self.slots.get(worker) != slots:
             await asyncio.gather(
                 *(self._calls.fcall("slots", prefix, worker, slots) for prefix in prefixes)
@@ -138,7 +140,7 @@ class Sleepers:
         """Whether a job of these queues waits or is delayed."""
         try:
             for queue in queues:
-                for prefix in await self._places.prefixes(queue):
+                for prefix in await self._partitions.prefixes(queue):
                     counts = await self._calls.fcall("count", prefix)
                     if counts[_WAITING] or counts[_DELAYED]:
                         return True
@@ -155,7 +157,9 @@ class Sleepers:
         """
         wakes = sorted(keys.wake_key(prefix, worker) for prefix in prefixes)
         groups: list[Group] = (
-            [(wake,) for wake in wakes] if self._servers.one_slot_per_command else [tuple(wakes)]
+            [(wake,) for wake in wakes]
+            if self._servers.one_hash_slot_per_command
+            else [tuple(wakes)]
         )
         self._groups_of.setdefault(worker, set()).update(groups)
         return groups

@@ -28,7 +28,7 @@ from jobq.stores.valkey.listener import Listener
 from jobq.stores.valkey.locks import Locks
 from jobq.stores.valkey.mail import Mail
 from jobq.stores.valkey.migration import Migration
-from jobq.stores.valkey.places import Places
+from jobq.stores.valkey.partitions import Partitions
 from jobq.stores.valkey.presence import Presence
 from jobq.stores.valkey.purges import Purges
 from jobq.stores.valkey.puts import Puts
@@ -59,55 +59,55 @@ class ValkeyStore:
         pace = Pace()
         self.servers = servers = servers_at(address)
         self.calls = calls = Calls(servers, clock)
-        self.places = places = Places(servers, Space(address.prefix))
-        self._migration = Migration(self.url, servers, calls, places.space)
-        mail = Mail(servers, calls, places)
-        edges = Edges(calls, places)
-        self.flows = flows = Flows(calls, places, mail, edges)
-        self._sleepers = sleepers = Sleepers(servers, calls, places)
-        self._listener = listener = Listener(servers, calls, places, pace)
-        self._presence = presence = Presence(servers, calls, places.space, pace)
+        self.partitions = partitions = Partitions(servers, Space(address.prefix))
+        self._migration = Migration(self.url, servers, calls, partitions.space)
+        mail = Mail(servers, calls, partitions)
+        edges = Edges(calls, partitions)
+        self.flows = flows = Flows(calls, partitions, mail, edges)
+        self._sleepers = sleepers = Sleepers(servers, calls, partitions)
+        self._listener = listener = Listener(servers, calls, partitions, pace)
+        self._presence = presence = Presence(servers, calls, partitions.space, pace)
 
-        puts = Puts(calls, places, mail, edges, flows, listener)
+        puts = Puts(calls, partitions, mail, edges, flows, listener)
         self.put, self.prepare = puts.put, puts.prepare
-        exchange = Exchange(calls, places, mail, edges, sleepers)
-        self.settle = Settling(servers, calls, places, sleepers, exchange).settle
-        leases = Leases(calls, places)
+        exchange = Exchange(calls, partitions, mail, edges, sleepers)
+        self.settle = Settling(servers, calls, partitions, sleepers, exchange).settle
+        leases = Leases(calls, partitions)
         self.extend, self.note = leases.extend, leases.note
         self.sleep = sleepers.sleep
         self.listen, self.expect = listener.listen, listener.expect
 
-        self.alter = Commands(calls, places, mail).alter
-        queues = Queues(calls, places, mail)
+        self.alter = Commands(calls, partitions, mail).alter
+        queues = Queues(calls, partitions, mail)
         self.declare, self.set_limits = queues.declare, queues.set_limits
         self.pause, self.resume = queues.pause, queues.resume
-        purges = Purges(calls, places, mail)
+        purges = Purges(calls, partitions, mail)
         self.purge_pending, self.purge_ended = purges.purge_pending, purges.purge_ended
         self.obliterate = purges.obliterate
-        self.restore = Restores(calls, places).restore
-        holds = Holds(calls, places, mail)
+        self.restore = Restores(calls, partitions).restore
+        holds = Holds(calls, partitions, mail)
         self.hold, self.release_hold, self.holds = holds.hold, holds.release_hold, holds.holds
 
-        locks = Locks(calls, places, mail)
+        locks = Locks(calls, partitions, mail)
         self.find_lock, self.release_lock = locks.find_lock, locks.release_lock
 
-        schedules = Schedules(servers, calls, places, mail)
+        schedules = Schedules(servers, calls, partitions, mail)
         self.put_schedule, self.drop_schedule = schedules.put_schedule, schedules.drop_schedule
         self.pause_schedule, self.fire = schedules.pause_schedule, schedules.fire
         self.list_schedules = schedules.list_schedules
 
-        reads = Reads(calls, places, presence)
+        reads = Reads(calls, partitions, presence)
         self.get, self.find, self.skip = reads.get, reads.find, reads.skip
         self.logs = reads.logs
         self.count, self.stats, self.metrics = reads.count, reads.stats, reads.metrics
         self.queues = reads.queues
-        events = EventReads(servers, calls, places)
+        events = EventReads(servers, calls, partitions)
         self.read_events, self.ack_events = events.read_events, events.ack_events
         self.readers, self.remove_reader = events.readers, events.remove_reader
 
         self.beat, self.workers = presence.beat, presence.workers
         self.ask_worker, self.lead = presence.ask_worker, presence.lead
-        self.tick = Upkeep(calls, places, mail, flows, presence).tick
+        self.tick = Upkeep(calls, partitions, mail, flows, presence).tick
 
     async def retire(self, worker: str, *, incarnation: str | None = None) -> None:
         """See PresenceStore."""

@@ -97,23 +97,23 @@ class Sentinel(Servers):
 class Cluster(Servers):
     """The nodes of a Cluster, by slot."""
 
-    one_slot_per_command = True
+    one_hash_slot_per_command = True
 
     def __init__(self, address: Address) -> None:
         super().__init__(address)
-        self._slots: list[tuple[int, int, Node]] = []  # first, last and primary, in order
+        self._hash_slots: list[tuple[int, int, Node]] = []  # first, last and primary, in order
         self._asking = asyncio.Lock()
 
     def known(self, key: str) -> Node | None:
         """The primary of the key's slot, if the slots are known."""
-        slot = keys.slot_of(key)
-        n = bisect_right(self._slots, slot, key=_first) - 1
-        return self._slots[n][2] if n >= 0 and slot <= self._slots[n][1] else None
+        hash_slot = keys.hash_slot_of(key)
+        n = bisect_right(self._hash_slots, hash_slot, key=_first) - 1
+        return self._hash_slots[n][2] if n >= 0 and hash_slot <= self._hash_slots[n][1] else None
 
     async def node_of(self, key: str) -> Node:
         """The primary of the key's slot. Asks the Cluster if it is not known."""
         if (node := self.known(key)) is None:
-            self._slots = []
+            self._hash_slots = []
             await self._refresh()
             node = self.known(key)
         if node is None:
@@ -125,17 +125,17 @@ class Cluster(Servers):
 
     async def primaries(self) -> list[Node]:
         """All primaries."""
-        if not self._slots:
+        if not self._hash_slots:
             await self._refresh()
-        return list(dict.fromkeys(node for _, _, node in self._slots))
+        return list(dict.fromkeys(node for _, _, node in self._hash_slots))
 
     def forget(self, node: Node | None) -> None:
         """Ask for all slots again: some have moved."""
-        self._slots = []
+        self._hash_slots = []
 
     async def _refresh(self) -> None:
         async with self._asking:
-            if self._slots:
+            if self._hash_slots:
                 return
             last: Exception | None = None
             for node in (*self._connections, *self.address.nodes):
@@ -144,11 +144,11 @@ class Cluster(Servers):
                 except (StoreUnavailable, ServerError) as e:
                     last = e
                     continue
-                self._slots = sorted(
+                self._hash_slots = sorted(
                     (a, b, (primary[0].decode() or node[0], primary[1]))
                     for a, b, primary, *_ in found
                 )
-                if self._slots:
+                if self._hash_slots:
                     return
             raise StoreUnavailable(f"no node of {self.address.shown} responds: {last}")
 

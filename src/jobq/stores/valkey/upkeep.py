@@ -10,7 +10,7 @@ from jobq.stores.valkey import keys
 from jobq.stores.valkey.calls import Calls
 from jobq.stores.valkey.flows import Flows
 from jobq.stores.valkey.mail import Mail
-from jobq.stores.valkey.places import Places
+from jobq.stores.valkey.partitions import Partitions
 from jobq.stores.valkey.presence import Presence
 
 log = logging.getLogger("jobq.valkey")
@@ -28,10 +28,10 @@ class Upkeep:
     """
 
     def __init__(
-        self, calls: Calls, places: Places, mail: Mail, flows: Flows, presence: Presence
+        self, calls: Calls, partitions: Partitions, mail: Mail, flows: Flows, presence: Presence
     ) -> None:
         self._calls = calls
-        self._places = places
+        self._partitions = partitions
         self._mail = mail
         self._flows = flows
         self._presence = presence
@@ -58,19 +58,19 @@ class Upkeep:
     async def _read_on(self) -> None:
         """Read the next queues of the list, or the first ones in a new round."""
         while not self._next:
-            self._cursor, found = await self._places.some_queues(self._cursor, QUEUES)
+            self._cursor, found = await self._partitions.some_queues(self._cursor, QUEUES)
             self._next.extend(found)
             if not self._cursor:
                 return
 
     async def _visit(self, queue: QueueName, limit: int) -> int:
         steps = 0
-        prefixes = await self._places.prefixes(queue)
+        prefixes = await self._partitions.prefixes(queue)
         for prefix in prefixes:
             if steps < limit:
                 steps += await self._tick_at(prefix, limit - steps)
         if len(prefixes) > 1:
-            await self._mail.pump(self._places.space.prefix(queue))
+            await self._mail.pump(self._partitions.space.prefix(queue))
         return steps
 
     async def _tick_at(self, prefix: str, limit: int) -> int:

@@ -89,9 +89,9 @@ async def flow(view: View, tenant: str, queue: str, id: str) -> FlowGraph:
     keys = list(dict.fromkeys(JobKey(QueueName(tenant, n.queue), n.id) for n in tree))[:MAX_NODES]
     known = dict(zip(keys, await view.store.get(keys), strict=True))
     layers = _layers(known)
-    places = _places(known, layers)
+    ranks = _ranks(known, layers)
     index = {key: number for number, key in enumerate(known)}
-    nodes = tuple(_node(key, record, known, layers, places) for key, record in known.items())
+    nodes = tuple(_node(key, record, known, layers, ranks) for key, record in known.items())
     return FlowGraph(
         id=top.id,
         nodes=nodes,
@@ -112,8 +112,8 @@ async def _top(view: View, key: JobKey) -> JobKey:
         (record,) = await view.store.get([key])
         if record is None or not record.parents:
             break
-        (above,) = await view.store.get([record.parents[0]])
-        if above is None:
+        (parent,) = await view.store.get([record.parents[0]])
+        if parent is None:
             break
         key = record.parents[0]
     return key
@@ -139,21 +139,21 @@ def _layers(known: _Known) -> dict[JobKey, int]:
     return layers
 
 
-def _places(known: _Known, layers: Mapping[JobKey, int]) -> dict[JobKey, int]:
-    """The place of each job in its layer: near the jobs that wait for it, so few lines cross."""
-    above: dict[JobKey, list[int]] = defaultdict(list)
-    places: dict[JobKey, int] = {}
+def _ranks(known: _Known, layers: Mapping[JobKey, int]) -> dict[JobKey, int]:
+    """The rank of each job in its layer: near the jobs that wait for it, so few lines cross."""
+    waiting: dict[JobKey, list[int]] = defaultdict(list)
+    ranks: dict[JobKey, int] = {}
     by_layer: dict[int, list[JobKey]] = defaultdict(list)
     for key in known:
         by_layer[layers[key]].append(key)
     for layer in sorted(by_layer):
         keys = by_layer[layer]
-        keys.sort(key=lambda key: sum(above[key]) / len(above[key]) if above[key] else 0.0)
-        for place, key in enumerate(keys):
-            places[key] = place
+        keys.sort(key=lambda key: sum(waiting[key]) / len(waiting[key]) if waiting[key] else 0.0)
+        for rank, key in enumerate(keys):
+            ranks[key] = rank
             for child in _children(known, key):
-                above[child].append(place)
-    return places
+                waiting[child].append(rank)
+    return ranks
 
 
 def _node(
@@ -161,7 +161,7 @@ def _node(
     record: JobRecord | None,
     known: _Known,
     layers: Mapping[JobKey, int],
-    places: Mapping[JobKey, int],
+    ranks: Mapping[JobKey, int],
 ) -> FlowNode:
     failure = None if record is None else record.failure
     failed = record is not None and record.state is State.FAILED
@@ -172,7 +172,7 @@ def _node(
         name="" if record is None else record.name,
         state="gone" if record is None else record.state.value,
         layer=layers[key],
-        place=places[key],
+        place=ranks[key],
         error=failure.type if failed and failure is not None else None,
         hidden=0 if record is None else len(record.children) - len(_children(known, key)),
     )

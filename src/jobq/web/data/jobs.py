@@ -9,7 +9,7 @@ from jobq.core.criteria import Criteria, error_names
 from jobq.core.records import Failure, JobKey, JobRecord, QueueName
 from jobq.core.unknown import sentence
 from jobq.operations import bulk
-from jobq.operations.listing import LOOKS, Matching, listed
+from jobq.operations.listing import MAX_COMPARED, Matching, listed
 from jobq.operations.selecting import TIMES, criteria_of_request
 from jobq.web.data.queues import all_counts
 from jobq.web.data.shown import Problem, Shown, problem, shown_in_row
@@ -132,7 +132,7 @@ async def preview(view: View, query: JobQuery) -> BulkPreview:
         queue,
         Matching(view.store, queue, criteria_of(view, query)),
         samples=_SAMPLES,
-        max_jobs=LOOKS,
+        max_jobs=MAX_COMPARED,
     )
     return BulkPreview(
         matched=found.matched,

@@ -100,13 +100,13 @@ async def _until(
 
 
 def _starts(end: str) -> Iterator[str]:
-    places = [order(place) for place in end.split(",")]
-    if any(len(place) > 1 for place in places):
+    offsets = [order(offset) for offset in end.split(",")]
+    if any(len(offset) > 1 for offset in offsets):
         for span in _SPANS_MS:
-            yield joined([f"{max(0, place[0] - span)}-0" for place in places])
+            yield joined([f"{max(0, offset[0] - span)}-0" for offset in offsets])
     else:
         for back in _ENTRIES:
-            starts = [max(0, place[0] - back) for place in places]
+            starts = [max(0, offset[0] - back) for offset in offsets]
             yield joined([str(start) for start in starts]) if any(starts) else "0"
 
 
@@ -147,9 +147,9 @@ def _moments(record: JobRecord) -> Sequence[int]:
 
 
 class _Times:
-    """Finds places in a log by time. Times in a log do not decrease.
+    """Finds offsets in a log by time. Times in a log do not decrease.
 
-    Between two known places it first looks where the time should be if events came evenly, then in
+    Between two known offsets it first looks where the time should be if events came evenly, then in
     the middle, so it needs few reads for most logs and about 40 for any.
     """
 
@@ -157,27 +157,27 @@ class _Times:
         self._store, self._queue = store, queue
         self._end = order(end)
         self._first_after: dict[int, float] = {}
-        """The time of the first event after a place, by place."""
+        """The time of the first event after an offset, by offset."""
 
     async def before(self, at_ms: int) -> str:
         """The position right before the first event at this time or later."""
         if len(self._end) > 1:  # positions of this store are times
             return f"{at_ms - 1}-0"
         low, high = -1, self._end[0]
-        for place, first in self._first_after.items():
+        for offset, first in self._first_after.items():
             if first < at_ms:
-                low = max(low, place)
+                low = max(low, offset)
             else:
-                high = min(high, place)
+                high = min(high, offset)
         even = True
         while high - low > 1:
-            place = self._guess(low, high, at_ms) if even else (low + high) // 2
+            offset = self._guess(low, high, at_ms) if even else (low + high) // 2
             even = not even
-            self._first_after[place] = first = await self._look(place)
+            self._first_after[offset] = first = await self._read_first(offset)
             if first < at_ms:
-                low = place
+                low = offset
             else:
-                high = place
+                high = offset
         return str(high)
 
     def _guess(self, low: int, high: int, at_ms: int) -> int:
@@ -188,8 +188,8 @@ class _Times:
         share = (at_ms - early) / (late - early)
         return max(low + 1, min(high - 1, low + round(share * (high - low))))
 
-    async def _look(self, place: int) -> float:
-        page = await self._store.read_events(self._queue, after=str(place), limit=1)
+    async def _read_first(self, offset: int) -> float:
+        page = await self._store.read_events(self._queue, after=str(offset), limit=1)
         if not page.events:
             return inf
         first = page.events[0]

@@ -25,7 +25,7 @@ from jobq.core.records import JobKey, QueueName
 from jobq.errors import InvalidJob
 from jobq.operations import flows, jobs
 from jobq.operations.bulk import OPERATIONS, BulkChange
-from jobq.operations.listing import LOOKS
+from jobq.operations.listing import MAX_COMPARED
 from jobq.web.data import bodies as b
 from jobq.web.data.bodies import BulkDone, Done
 from jobq.web.data.job import record_of
@@ -169,7 +169,7 @@ async def _bulk(view: View, body: b.BulkBody, kind: str) -> BulkDone:
         began_ms=body.began_ms,
         cursor=body.cursor,
         max_jobs=STEP,
-        max_looks=LOOKS,
+        max_compared=MAX_COMPARED,
     )
     done = await change.run()
     return BulkDone(

@@ -30,7 +30,7 @@ class Box(NamedTuple):
     """Jobs by state."""
 
 
-class Line(NamedTuple):
+class DrawnEdge(NamedTuple):
     """From the job that runs first to the job that waits for it: numbers of boxes."""
 
     first: int
@@ -46,7 +46,7 @@ class Drawing(NamedTuple):
     width: int
     height: int
     boxes: list[Box]
-    lines: list[Line]
+    edges: list[DrawnEdge]
     box_width: int = NODE_WIDTH
     box_height: int = NODE_HEIGHT
 
@@ -62,28 +62,28 @@ def draw(graph: FlowGraph) -> Drawing:
     between += [(len(groups) + n, waiter) for n, (waiter, _) in enumerate(more)]
     layout = lay_out(len(groups) + len(more), between)
     boxes = [
-        _box(graph, group, folded, layout.places[n])
+        _box(graph, group, folded, layout.positions[n])
         for n, (group, folded) in enumerate(zip(groups, rest, strict=True))
     ]
     boxes += [
-        Box(*layout.places[len(groups) + n], node=None, jobs=hidden, counts={})
+        Box(*layout.positions[len(groups) + n], node=None, jobs=hidden, counts={})
         for n, (_, hidden) in enumerate(more)
     ]
     return Drawing(
         width=layout.width,
         height=layout.height,
         boxes=boxes,
-        lines=[
-            Line(first, last, path, set(boxes[first].counts) == {"completed"})
+        edges=[
+            DrawnEdge(first, last, path, set(boxes[first].counts) == {"completed"})
             for (first, last), path in zip(between, layout.paths, strict=True)
         ],
     )
 
 
-def _box(graph: FlowGraph, group: list[int], folded: bool, place: tuple[int, int]) -> Box:
+def _box(graph: FlowGraph, group: list[int], folded: bool, position: tuple[int, int]) -> Box:
     counts = Counter(graph.nodes[n].state for n in group)
     node = None if folded else graph.nodes[group[0]]
-    return Box(*place, node=node, jobs=len(group), counts=dict(counts))
+    return Box(*position, node=node, jobs=len(group), counts=dict(counts))
 
 
 def _folded(graph: FlowGraph, layers: list[int]) -> tuple[list[list[int]], list[bool]]:

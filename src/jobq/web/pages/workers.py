@@ -6,12 +6,12 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from jobq.web.data.workers import workers
-from jobq.web.pages.places import place
+from jobq.web.pages.query import tenant_and_queue
 from jobq.web.render import render, view_of
 
 
 async def page(request: Request) -> Response:
     """GET /workers?tenant=&queue="""
-    where = place(request)
+    where = tenant_and_queue(request)
     found = await workers(view_of(request), **where)
     return render(request, "workers.html", found=found, **where)

@@ -25,8 +25,8 @@ from jobq.core.records import AnyOutcome
 from jobq.errors import ConfigError, JobqError
 from jobq.executors import handlers, sandbox
 from jobq.executors.lifespan import Lifespan, find_lifespan
-from jobq.executors.pool.inside.line import Line, WorkerGone
 from jobq.executors.pool.inside.run import RunInChild
+from jobq.executors.pool.inside.worker_connection import WorkerConnection, WorkerGone
 from jobq.executors.pool.messages import Done, Hello, Ready, Start, Stopped, Unready
 from jobq.executors.pool.shared import Shared
 from jobq.executors.running import running
@@ -47,22 +47,22 @@ def main(descriptor: int, memory: int) -> None:
     """
     shared = Shared(memory)
     os.close(memory)
-    line = Line(socket.socket(fileno=descriptor), shared)
+    connection = WorkerConnection(socket.socket(fileno=descriptor), shared)
     try:
-        hello = line.receive()
+        hello = connection.receive()
         assert isinstance(hello, Hello)
         _die_with(hello.worker)
-        child = Child(line, hello)
+        child = Child(connection, hello)
         try:
             child.restrict(descriptor)
             child.prepare()
         except ConfigError as error:
-            line.send(Unready(bounded(str(error))))
+            connection.send(Unready(bounded(str(error))))
             return
-        line.send(Ready())
+        connection.send(Ready())
         try:
             while True:
-                start = line.receive()
+                start = connection.receive()
                 assert isinstance(start, Start)
                 child.run(start)
         finally:
@@ -74,8 +74,8 @@ def main(descriptor: int, memory: int) -> None:
 class Child:
     """Runs the jobs that the worker sends."""
 
-    def __init__(self, line: Line, hello: Hello) -> None:
-        self._line = line
+    def __init__(self, connection: WorkerConnection, hello: Hello) -> None:
+        self._connection = connection
         self._hello = hello
         self._known: dict[handlers.Address, handlers.Callee] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -134,24 +134,24 @@ class Child:
 
     def run(self, start: Start) -> None:
         """Run one job and report how it ended."""
-        self._line.begin_job(start.n)
+        self._connection.begin_job(start.n)
         outcome = copy_context().run(self._outcome, start)
-        self._line.end_job()
+        self._connection.end_job()
         self._flush()
         last = self._sandbox is not None and not self._sandbox.end_job()
         memory = 0 if self._memory is None else self._memory.used()
         if outcome is None:
-            self._line.send(Stopped(start.n, memory, last))
+            self._connection.send(Stopped(start.n, memory, last))
             return
         try:
             check_outcome(outcome)
-            self._line.send(Done(start.n, outcome, memory, last))
+            self._connection.send(Done(start.n, outcome, memory, last))
         except JobqError as error:  # the worker would not take it: it waits for too many jobs
             end, at_ms = Raised(Reject(str(error))), start.now_ms
             outcome = decide(
                 start.lease, end, retry=_DEFAULT_RETRY, now_ms=at_ms, random=random.random
             )
-            self._line.send(Done(start.n, outcome, memory, last))
+            self._connection.send(Done(start.n, outcome, memory, last))
 
     def _outcome(self, start: Start) -> AnyOutcome | None:
         """Call the handler. None if it stopped because it was asked to."""
@@ -161,17 +161,17 @@ class Child:
         end: Returned | Raised
         try:
             handler = self._find(start.task)
-            self._line.limit(getattr(handler, "max_payload", None))
-            run = RunInChild(start.n, lease, handler, self._line, start.now_ms)
+            self._connection.limit(getattr(handler, "max_payload", None))
+            run = RunInChild(start.n, lease, handler, self._connection, start.now_ms)
             run.state = self._state
             running.set(run)
             args, kwargs = handler.bind(lease)
-            value = self._line.call(handler.fn, args, kwargs)
+            value = self._connection.call(handler.fn, args, kwargs)
             if asyncio.iscoroutine(value):
                 value = self._await(value)
             end = Returned(handler.encode(value, lease))
         except asyncio.CancelledError as error:
-            if self._line.stop_asked:
+            if self._connection.stop_asked:
                 return None
             end = Raised(error)
         except WorkerGone:
@@ -199,15 +199,15 @@ class Child:
         """Run an async handler. Tasks that it leaves behind are cancelled: their job has ended."""
         if self._loop is None:
             self._loop = self._new_loop()
-        loop, line = self._loop, self._line
-        task = line.task = loop.create_task(coroutine)
-        line.loop = loop
-        if line.stop_asked:  # before there was a task to cancel
+        loop, connection = self._loop, self._connection
+        task = connection.task = loop.create_task(coroutine)
+        connection.loop = loop
+        if connection.stop_asked:  # before there was a task to cancel
             task.cancel()
         try:
             return loop.run_until_complete(task)
         finally:
-            line.task = line.loop = None
+            connection.task = connection.loop = None
             left = asyncio.all_tasks(loop)
             if self._lifespan is not None:
                 left &= set(self._created)

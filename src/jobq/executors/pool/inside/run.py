@@ -13,7 +13,7 @@ from jobq.core.records import Checkpoint, JobSpec, Lease, LeaseRef, PutResult, S
 from jobq.core.steps import RecordedSteps
 from jobq.core.waits import Children, Inbox
 from jobq.executors.handlers import Callee
-from jobq.executors.pool.inside.line import JobOver, Line
+from jobq.executors.pool.inside.worker_connection import JobOver, WorkerConnection
 from jobq.executors.pool.messages import AddRequest, KeepRequest, NoteRequest
 from jobq.stores.base import Store
 
@@ -28,7 +28,9 @@ class RunInChild:
     saves = 0  # counted as the worker counts them
     state: Any = None  # the value of the lifespan of this process
 
-    def __init__(self, n: int, lease: Lease, handler: Callee, line: Line, now_ms: int) -> None:
+    def __init__(
+        self, n: int, lease: Lease, handler: Callee, connection: WorkerConnection, now_ms: int
+    ) -> None:
         """The run of the n-th job of this child."""
         self.lease = lease
         self._n = n
@@ -36,7 +38,7 @@ class RunInChild:
         self.inbox = Inbox(lease)
         self.steps = RecordedSteps(lease)
         self._handler = handler
-        self._line = line
+        self._connection = connection
         self._now_ms = now_ms
         self._since = time.monotonic()
 
@@ -53,12 +55,12 @@ class RunInChild:
     @property
     def loop(self) -> asyncio.AbstractEventLoop | None:
         """The event loop of an async function. None for a plain one: its requests block."""
-        return self._line.loop
+        return self._connection.loop
 
     @property
     def cancelled(self) -> bool:
         """Whether the run was asked to stop."""
-        return self._line.stop_asked
+        return self._connection.stop_asked
 
     @property
     def store(self) -> Store:
@@ -95,7 +97,9 @@ class RunInChild:
         If the job has ended they are dropped: the caller is a thread that outlived it.
         """
         with suppress(JobOver):
-            await self._line.ask(self._n, NoteRequest(self._line.next(), progress, lines))
+            await self._connection.ask(
+                self._n, NoteRequest(self._connection.next(), progress, lines)
+            )
 
     async def keep(self, *, saved: bytes | None = None, steps: Steps = ()) -> None:
         """Store what later runs depend on, and wait until the worker has confirmed it.
@@ -104,13 +108,13 @@ class RunInChild:
         """
         self.saves += saved is not None
         number = self.saves
-        await self._line.ask(self._n, KeepRequest(self._line.next(), saved, steps))
+        await self._connection.ask(self._n, KeepRequest(self._connection.next(), saved, steps))
         if saved is not None:
             self.checkpoint = Checkpoint(saved, number)
 
     async def put_child(self, label: str, spec: JobSpec, url: str, *, note: bool) -> PutResult:
         """Let the worker enqueue a child job, whose queue is in the store at `url`."""
-        request = AddRequest(self._line.next(), label, spec, url, note)
-        reply = await self._line.ask(self._n, request)
+        request = AddRequest(self._connection.next(), label, spec, url, note)
+        reply = await self._connection.ask(self._n, request)
         assert reply.put is not None
         return reply.put

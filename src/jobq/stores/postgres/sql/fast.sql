@@ -1,6 +1,6 @@
 -- Calls on plain queues, each in one statement and one round trip (fast.py). A statement whose
 -- assumptions do not hold divides by zero: it changes nothing, and the call goes the general way.
--- The braces of queries.ABOVE are empty, or make an index scan begin at a floor (floors.py).
+-- The braces of queries.FROM_FLOORS are empty, or make an index scan begin at a floor (floors.py).
 
 -- name: plain_queues: queues whose jobs single statements may put, complete and claim
 SELECT q.tenant, q.name, q.qid
@@ -73,9 +73,9 @@ ended AS (
 picked AS MATERIALIZED ({picked}),
 -- No job starts before the event that made it wait. The handle may not know yet that the server's
 -- clock was set, and the call may be older than that event: its time was read before it was sent.
-told AS MATERIALIZED (SELECT {time} AS ms),
+server_time AS MATERIALIZED (SELECT {time} AS ms),
 began AS MATERIALIZED (
-    SELECT greatest($6, max(due_ms), (SELECT ms FROM told)) AS ms FROM picked
+    SELECT greatest($6, max(due_ms), (SELECT ms FROM server_time)) AS ms FROM picked
 ),
 claimed AS (
     UPDATE jobs_hot
@@ -148,7 +148,7 @@ fits AS MATERIALIZED (
     )::int AS fits,
     (SELECT array_agg(pk) FROM gone WHERE flags & {watched} <> 0) AS watched
 )
-SELECT {claimed_c}, c.qid, (SELECT ms FROM told), (SELECT ms FROM began), fits.watched
+SELECT {claimed_c}, c.qid, (SELECT ms FROM server_time), (SELECT ms FROM began), fits.watched
 FROM fits LEFT JOIN claimed c ON fits = 1;
 
 -- name: next_times: when the next delayed, active or blocked job of these queues is due

@@ -54,7 +54,7 @@ ORDER BY made DESC LIMIT 1;
 -- name: sweep: delete what was published
 DELETE FROM looks;
 
--- name: place: the last block of places that was taken
+-- name: last_seq: the last block of places that was taken
 SELECT pg_sequence_last_value('places');
 
 -- name: front: the place of the first job that waits in a priority of a queue

@@ -10,7 +10,7 @@ SELECT head.* FROM wanted CROSS JOIN LATERAL (
 ) AS head
 LIMIT $7
 
--- name: picked_above: the same, with floors
+-- name: picked_with_floors: the same, with floors
 SELECT head.*
 FROM unnest($19::integer[], $20::integer[], $21::integer[], $22::bigint[], $23::bigint[])
     AS line (qid, high, low, since, until)
@@ -37,7 +37,7 @@ LIMIT $7
 SELECT 1 FROM jobs_hot j WHERE j.qid = w.qid AND j.state = 2 AND j.key IS NULL
 ORDER BY priority DESC, seq LIMIT 1
 
--- name: more_waits_above: the same, with floors
+-- name: more_waits_with_floors: the same, with floors
 SELECT 1
 FROM unnest($16::integer[], $17::integer[], $18::integer[], $19::bigint[], $20::bigint[])
     AS line (qid, high, low, since, until)

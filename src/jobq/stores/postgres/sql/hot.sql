@@ -1,6 +1,6 @@
 -- Statements of the hot paths: put, claim and settle. Braces name column lists (columns.py).
 -- Waiting and active jobs are in jobs_hot, ended ones in jobs_ended.
--- The braces of queries.ABOVE are empty, or make an index scan begin at a floor (floors.py).
+-- The braces of queries.FROM_FLOORS are empty, or make an index scan begin at a floor (floors.py).
 
 -- name: queue: a queue by name
 SELECT {queue} FROM queues WHERE tenant = $1 AND name = $2;
@@ -26,7 +26,7 @@ SET mode = $1, paused = $2, listed = $3, held_ms = $4, rate = $5, settings = $6,
     plain = $8, kept_ms = $9
 WHERE qid = $10;
 
--- name: places: a block of places at the back of all queues, and the time
+-- name: seqs: a block of places at the back of all queues, and the time
 SELECT nextval('places'), {time};
 
 -- name: time: the time, after a wait for a lock

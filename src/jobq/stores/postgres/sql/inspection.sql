@@ -17,7 +17,7 @@ SELECT extract(epoch FROM clock_timestamp() - prepared)::float8,
 FROM pg_prepared_xacts
 ORDER BY 1 DESC LIMIT 1;
 
--- name: slots: replication slots that keep dead rows of tables, or replicas that ask for it
+-- name: replication_slots: those that keep dead rows of tables, or replicas that ask for it
 SELECT format('replication slot %s', slot_name), age(xmin)::bigint
 FROM pg_replication_slots WHERE xmin IS NOT NULL ORDER BY 2 DESC LIMIT 1;
 

@@ -1,5 +1,5 @@
 -- Upkeep by the clock, in bounded steps.
--- The braces of queries.ABOVE are empty, or make an index scan begin at a floor (floors.py).
+-- The braces of queries.FROM_FLOORS are empty, or make an index scan begin at a floor (floors.py).
 
 -- name: queues: how many queues there are
 SELECT count(*) FROM queues;

@@ -1,5 +1,5 @@
 -- What a call does after its commit: it wakes sleeping workers and notifies listeners.
--- The braces of queries.ABOVE are empty, or make an index scan begin at a floor (floors.py).
+-- The braces of queries.FROM_FLOORS are empty, or make an index scan begin at a floor (floors.py).
 
 -- name: wake: wake workers and notify listeners, by one notification for each mailbox
 -- $15 is a little before now. Delayed jobs that were due before are promoted by any claim, and

@@ -119,7 +119,7 @@ end
 
 function COMMANDS.promote(cx, job, c)
   job.due, job.run_due = cx.now, cx.now
-  J.to_waiting(cx, job, "promoted", J.place_when_due(cx, job),
+  J.to_waiting(cx, job, "promoted", J.queue_end_when_due(cx, job),
     c.kind == "promote" and "promoted" or "rescheduled")
   return true
 end

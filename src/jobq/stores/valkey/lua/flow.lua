@@ -79,7 +79,7 @@ function J.unblock(cx, job, reason)
   if due > cx.now then
     J.to_delayed(cx, job, "unblocked", due, reason)
   else
-    J.to_waiting(cx, job, "unblocked", J.place_when_due(cx, job), reason)
+    J.to_waiting(cx, job, "unblocked", J.queue_end_when_due(cx, job), reason)
   end
 end
 

@@ -65,7 +65,7 @@ local function settle_one(cx, o, data, edges)
     elseif o.delay > 0 then
       J.to_delayed(cx, job, effect.kind, cx.now + o.delay, reason, err, fingerprint)
     else
-      local where = J.place_when_due(cx, job)
+      local where = J.queue_end_when_due(cx, job)
       J.to_waiting(cx, job, effect.kind, where, reason, err, fingerprint)
     end
   end

@@ -12,7 +12,7 @@ function J.promote(cx, limit)
       local score = J.delay_score(cx, J.due(cx, J.options(job)))
       call("ZADD", cx.prefix .. KEY.delayed, score, ids[i])
     elseif job then
-      J.to_waiting(cx, job, "promoted", J.place_when_due(cx, job))
+      J.to_waiting(cx, job, "promoted", J.queue_end_when_due(cx, job))
     else
       call("ZREM", cx.prefix .. KEY.delayed, ids[i])
     end
@@ -21,8 +21,8 @@ function J.promote(cx, limit)
 end
 
 -- Where a job goes in its waiting list when nothing holds it back any more.
--- Copies core/outcomes.py: place_when_due.
-function J.place_when_due(cx, job)
+-- Copies core/outcomes.py: queue_end_when_due.
+function J.queue_end_when_due(cx, job)
   if job.started > 0 then
     return J.meta(cx).mode == "keyed" and "front" or "back"
   end

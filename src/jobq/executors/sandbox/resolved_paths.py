@@ -16,7 +16,7 @@ _OF_A_PROCESS = re.compile(r"/proc/(self|thread-self|[0-9]+)(/|$)")
 _ESCAPED = re.compile(r"\\([0-7]{3})")
 
 
-class Place(NamedTuple):
+class ResolvedPath(NamedTuple):
     """What a path leads to."""
 
     path: str
@@ -31,7 +31,7 @@ class Place(NamedTuple):
         return any(_OF_A_PROCESS.match(at) for at in self.used)
 
 
-def lookup(path: str) -> Place:
+def lookup(path: str) -> ResolvedPath:
     """Follow an absolute path as the kernel does, and note the way."""
     used: list[str] = []
     here, links = "/", 0
@@ -49,16 +49,16 @@ def lookup(path: str) -> Place:
             target = os.readlink(at)
         except OSError as error:
             if error.errno != EINVAL:  # there is no such file
-                return Place(path, None, tuple(used))
+                return ResolvedPath(path, None, tuple(used))
             here = at  # no link
             continue
         links += 1
         if links > _MAX_LINKS:
-            return Place(path, None, tuple(used))
+            return ResolvedPath(path, None, tuple(used))
         left.extendleft(reversed(target.split("/")))
         if target.startswith("/"):
             here = "/"
-    return Place(path, here, tuple(used))
+    return ResolvedPath(path, here, tuple(used))
 
 
 class _Mount(NamedTuple):

@@ -1,4 +1,4 @@
-"""The place of one worker process. Processes come and go; the slot remembers what went wrong."""
+"""The seat of one worker process. Processes come and go; the seat remembers what went wrong."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ class Why(StrEnum):
     RECYCLE = "recycle"  # --max-jobs or --max-memory
 
 
-class Slot:
-    """One of the `--processes` places."""
+class Seat:
+    """Holds one of the `--processes` worker processes, and the one that replaces it."""
 
     def __init__(self) -> None:
         self.process: WorkerProcess | None = None
         self.successor: WorkerProcess | None = None  # starts while `process` still works
         self.why: Why | None = None  # `process` is to be replaced
-        self.shut_down = False  # an operator has stopped the worker, so the slot stays empty
+        self.shut_down = False  # an operator has stopped the worker, so the seat stays empty
         self.due = 0.0  # no process is started before (monotonic seconds)
         self._deaths = 0  # in a row
 
     @property
     def processes(self) -> list[WorkerProcess]:
-        """The processes of this slot that are not about to end."""
+        """The processes of this seat that are not about to end."""
         return [process for process in (self.process, self.successor) if process is not None]
 
     def failed(self, lived_s: float, now: float) -> float:

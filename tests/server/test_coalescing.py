@@ -6,27 +6,27 @@ import asyncio
 
 import pytest
 
-from jobq.server.crowd import Crowd
+from jobq.server.coalescing import Coalescer
 
 
 async def test_a_call_that_is_alone_does_not_wait() -> None:
-    crowd = Crowd()
+    coalescer = Coalescer()
     for _ in range(3):
-        with crowd:
-            step = crowd.gather()
+        with coalescer:
+            step = coalescer.gather()
             with pytest.raises(StopIteration):  # it returns without giving way to anybody
                 step.send(None)
 
 
 async def test_calls_of_one_moment_go_on_together() -> None:
-    crowd = Crowd()
+    coalescer = Coalescer()
     order: list[str] = []
 
     async def call() -> None:
-        with crowd:
+        with coalescer:
             order.append("arrived")
             await asyncio.sleep(0)
-            await crowd.gather()
+            await coalescer.gather()
             order.append("went on")
 
     await asyncio.gather(*(call() for _ in range(8)))
@@ -34,18 +34,18 @@ async def test_calls_of_one_moment_go_on_together() -> None:
 
 
 async def test_calls_do_not_wait_for_one_that_never_comes() -> None:
-    crowd = Crowd()
-    with crowd, crowd:  # two calls are there, and one of them is already past this place
-        await asyncio.wait_for(crowd.gather(), 10)
+    coalescer = Coalescer()
+    with coalescer, coalescer:  # two calls are there, and one of them is already past this place
+        await asyncio.wait_for(coalescer.gather(), 10)
 
 
 async def test_a_cancelled_call_holds_up_nobody() -> None:
-    crowd = Crowd()
+    coalescer = Coalescer()
 
     async def call() -> None:
-        with crowd:
+        with coalescer:
             await asyncio.sleep(0)
-            await crowd.gather()
+            await coalescer.gather()
 
     first, second, third = (asyncio.create_task(call()) for _ in range(3))
     await asyncio.sleep(0)
@@ -54,12 +54,12 @@ async def test_a_cancelled_call_holds_up_nobody() -> None:
     assert first.cancelled() or first.done()
 
 
-async def test_a_crowd_is_forgotten_when_it_is_over() -> None:
-    crowd = Crowd()
-    with crowd, crowd:
-        await crowd.gather()
-    crowd._window_ends = 0.0  # long ago
-    with crowd:
-        step = crowd.gather()
+async def test_calls_that_were_gathered_are_forgotten_when_they_are_over() -> None:
+    coalescer = Coalescer()
+    with coalescer, coalescer:
+        await coalescer.gather()
+    coalescer._window_ends = 0.0  # long ago
+    with coalescer:
+        step = coalescer.gather()
         with pytest.raises(StopIteration):
             step.send(None)

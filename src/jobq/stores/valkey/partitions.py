@@ -14,15 +14,15 @@ from jobq.stores.valkey.keys import Space
 from jobq.stores.valkey.servers import Servers
 
 
-class Place(NamedTuple):
-    """A queue, or one partition of it. Tokens of leases from a partition end with `mark`."""
+class Partition(NamedTuple):
+    """A queue, or one partition of it. Tokens of leases from a partition end with `suffix`."""
 
     prefix: str
     queue: QueueName
-    mark: str
+    suffix: str
 
 
-class Places:
+class Partitions:
     """The prefixes under which queues keep their jobs."""
 
     def __init__(self, servers: Servers, space: Space) -> None:
@@ -33,7 +33,7 @@ class Places:
         """Queues that this handle has put on the list of queues."""
         self._servers = servers
 
-    async def partitions(self, queue: QueueName) -> int:
+    async def count(self, queue: QueueName) -> int:
         """How many partitions a queue has."""
         found = self.known.get(queue)
         if found is None:
@@ -54,7 +54,7 @@ class Places:
 
     async def prefixes(self, queue: QueueName) -> list[str]:
         """The prefixes of a queue's jobs: one, or one per partition."""
-        n = self.known.get(queue) or await self.partitions(queue)
+        n = self.known.get(queue) or await self.count(queue)
         if n == 1:
             return [self.space.prefix(queue)]
         return [self.space.partition_prefix(queue, p) for p in range(n)]
@@ -85,13 +85,13 @@ class Places:
                 found.setdefault(prefix, []).append(n)
         return found
 
-    async def of_token(self, queue: QueueName, token: str) -> Place:
-        """The place that granted a lease with this token."""
-        if (self.known.get(queue) or await self.partitions(queue)) == 1:
-            return Place(self.space.prefix(queue), queue, "")
-        mark = token.rpartition("~")[2]
-        partition = int(mark) if mark.isdigit() else 0
-        return Place(self.space.partition_prefix(queue, partition), queue, f"~{partition}")
+    async def of_token(self, queue: QueueName, token: str) -> Partition:
+        """The partition that granted a lease with this token."""
+        if (self.known.get(queue) or await self.count(queue)) == 1:
+            return Partition(self.space.prefix(queue), queue, "")
+        suffix = token.rpartition("~")[2]
+        partition = int(suffix) if suffix.isdigit() else 0
+        return Partition(self.space.partition_prefix(queue, partition), queue, f"~{partition}")
 
     # ── the list of queues ────────────────────────────────────────────────────────────────────────
 

@@ -17,8 +17,8 @@ _WINDOW_S = 0.05
 """Seconds for which the server remembers how many calls were there at the same time."""
 
 
-class Crowd:
-    """The calls in progress: `with crowd` around each, and `await crowd.gather()` inside."""
+class Coalescer:
+    """The calls in progress: `with coalescer` around each, `await coalescer.gather()` inside."""
 
     def __init__(self) -> None:
         self._inside = 0

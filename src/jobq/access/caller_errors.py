@@ -43,7 +43,7 @@ class Unready(StoreUnavailable):
     """The server itself does not serve now. Its message is for the caller."""
 
 
-class Told:
+class CallerErrors:
     """Turns errors into what callers are told. One for each store that is served."""
 
     def __init__(self, store_url: str) -> None:
@@ -99,6 +99,6 @@ class Told:
 def _tells(url: str) -> tuple[str, ...]:
     """What of a URL no caller may read, as far as it can be told from other words."""
     parts = urlsplit(redacted_url(url))
-    places = [place for place in parts.netloc.rpartition("@")[2].split(",") if ":" in place]
+    hosts = [host for host in parts.netloc.rpartition("@")[2].split(",") if ":" in host]
     files = [parts.path] if parts.path.count("/") > 1 else []
-    return tuple(filter(None, (url, redacted_url(url), *places, *files)))
+    return tuple(filter(None, (url, redacted_url(url), *hosts, *files)))

@@ -19,8 +19,8 @@ import pytest
 from grpc import StatusCode
 
 from jobq import errors
+from jobq.access.caller_errors import CallerErrors
 from jobq.access.table import CALLS, ROUTES
-from jobq.access.told import Told
 from jobq.core.records import QueueName, Topic
 from jobq.errors import InvalidJob, JobqError, StoreUnavailable
 from jobq.rpc import contract, frames
@@ -83,7 +83,8 @@ def _check(said: str, door: str) -> None:
 @pytest.fixture(scope="module")
 def server() -> Iterator[RunningServer]:
     with running(settings=ServerSettings(grpc_port=0, upkeep=False)) as found:
-        vars(found.context.told).update(vars(Told(URL)))  # services hold it already
+        # Services hold the object already.
+        vars(found.context.error_for_caller).update(vars(CallerErrors(URL)))
         yield found
 
 
@@ -184,10 +185,10 @@ def test_a_job_of_a_bulk_that_is_refused_later_tells_nothing_either(
 def test_the_number_leads_to_what_the_store_said_and_is_logged_once(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    told = Told(URL)
+    caller_errors = CallerErrors(URL)
     with caplog.at_level(logging.INFO, "jobq.server"):
-        said = [str(told(StoreUnavailable(TEXTS[2]), "Submit")) for _ in range(1000)]
-        other = str(told(StoreUnavailable(TEXTS[1]), "Submit"))
+        said = [str(caller_errors(StoreUnavailable(TEXTS[2]), "Submit")) for _ in range(1000)]
+        other = str(caller_errors(StoreUnavailable(TEXTS[1]), "Submit"))
     assert len(set(said)) == 1
     assert other not in said
     lines = [record.getMessage() for record in caplog.records]
@@ -200,7 +201,7 @@ def test_the_number_leads_to_what_the_store_said_and_is_logged_once(
 
 
 def test_what_is_not_about_the_store_is_told_as_it_is() -> None:
-    told = Told(URL)
+    caller_errors = CallerErrors(URL)
     for error in (
         InvalidJob("payload is not JSON"),
         errors.ConfigError("queue 'payroll:6543' is keyed"),
@@ -209,7 +210,7 @@ def test_what_is_not_about_the_store_is_told_as_it_is() -> None:
         InvalidJob("job 3: name 'db.internal.example:6543' is too long"),
         errors.JobNotFound(f"there is no job {URL!r}"),
     ):
-        assert told(error, "Submit") is error
+        assert caller_errors(error, "Submit") is error
 
 
 # ── a store that is really gone ───────────────────────────────────────────────────────────────────
@@ -222,12 +223,12 @@ def test_a_store_that_is_gone_is_named_to_nobody(tmp_path: Path) -> None:
             f"{valkey.url}?timeout=1", settings=ServerSettings(grpc_port=0, upkeep=False)
         ) as server:
             valkey.kill()
-            told = 0
+            refused = 0
             for name, method in SERVED.items():
                 found = make_call(server.channel, method, None)
                 for secret in ("127.0.0.1", str(valkey.port), "valkey"):
                     assert secret not in found.details, (name, found)
-                told += found.code is StatusCode.UNAVAILABLE
-            assert told > 10
+                refused += found.code is StatusCode.UNAVAILABLE
+            assert refused > 10
     finally:
         valkey.stop()

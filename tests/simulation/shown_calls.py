@@ -20,7 +20,7 @@ class Exchanged(NamedTuple):
     at_ms: int
 
 
-def told_call(name: str, args: Any, kwargs: Any) -> str:
+def shown_call(name: str, args: Any, kwargs: Any) -> str:
     """A call."""
     if name == "settle":
         outcomes = ", ".join(f"{o.__struct_config__.tag} {o.id}" for o in args[0])
@@ -41,7 +41,7 @@ def told_call(name: str, args: Any, kwargs: Any) -> str:
     return name
 
 
-def told_reply(name: str, reply: Any) -> str:
+def shown_reply(name: str, reply: Any) -> str:
     """A reply."""
     if isinstance(reply, Settled):
         stale = f"stale {', '.join(ref.id for ref in reply.stale)}; " if reply.stale else ""

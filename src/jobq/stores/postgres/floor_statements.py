@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from jobq.stores.postgres.floors import Floors, as_columns
-from jobq.stores.postgres.queries import FLOORS, HOT_ABOVE, SQL, UPKEEP_ABOVE
+from jobq.stores.postgres.queries import FLOORS, HOT_WITH_FLOORS, SQL, UPKEEP_WITH_FLOORS
 
 _Floors = Callable[[Floors, Sequence[Any]], Sequence[Any]]
 
@@ -15,9 +15,9 @@ def _due(floors: Floors, parameters: Sequence[Any]) -> Sequence[Any]:
     return (floors.due(parameters[0]),)
 
 
-ABOVE: dict[str, tuple[str, _Floors]] = {
+STATEMENTS_WITH_FLOORS: dict[str, tuple[str, _Floors]] = {
     **{
-        SQL.hot[name]: (HOT_ABOVE[name], _due)
+        SQL.hot[name]: (HOT_WITH_FLOORS[name], _due)
         for name in (
             "anything_due", "due", "stalled", "expired", "overdue",
             "next_due", "next_expiry", "next_wait",
@@ -27,13 +27,13 @@ ABOVE: dict[str, tuple[str, _Floors]] = {
         FLOORS["claim_plain"],
         lambda floors, parameters: as_columns(floors.ranges([parameters[4]])),
     ),
-    SQL.upkeep["to_tick"]: (UPKEEP_ABOVE["to_tick"], lambda floors, _: floors.times()),
+    SQL.upkeep["to_tick"]: (UPKEEP_WITH_FLOORS["to_tick"], lambda floors, _: floors.times()),
     SQL.upkeep["past_retention"]: (
-        UPKEEP_ABOVE["past_retention"],
+        UPKEEP_WITH_FLOORS["past_retention"],
         lambda floors, parameters: (floors.past(parameters[0]),),
     ),
     SQL.upkeep["beyond_count"]: (
-        UPKEEP_ABOVE["beyond_count"],
+        UPKEEP_WITH_FLOORS["beyond_count"],
         lambda floors, parameters: (floors.oldest(parameters[0], parameters[1]),),
     ),
 }  # fmt: skip

@@ -8,8 +8,8 @@ import psycopg
 import pytest
 
 from jobq.stores import open_store
-from jobq.stores.postgres import slots, trimming
-from jobq.stores.postgres.slots import Slot, due
+from jobq.stores.postgres import log_segments, trimming
+from jobq.stores.postgres.log_segments import Segment, due
 from jobq_conformance.kit import Desk, FakeClock, fresh_queue
 from tests.stores.postgres.servers import Server, ask
 
@@ -17,8 +17,8 @@ from tests.stores.postgres.servers import Server, ask
 @pytest.fixture
 async def desk(server: Server, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Desk]:
     """A queue of a store that looks at the slots with every tick."""
-    monkeypatch.setattr(slots, "LOOK_S", 0.0)
-    monkeypatch.setattr(slots, "READ_S", 0.0)
+    monkeypatch.setattr(log_segments, "CHECK_S", 0.0)
+    monkeypatch.setattr(log_segments, "READ_S", 0.0)
     async with open_store(server.url) as store:
         yield Desk(store, fresh_queue(), FakeClock())
 
@@ -57,7 +57,7 @@ async def test_an_old_slot_that_nobody_needs_is_truncated(
     await desk.put("a")
     await desk.put("b")
     await desk.tick()
-    slot = age(server, slots.OLD_H, desk)
+    slot = age(server, log_segments.OLD_H, desk)
     await desk.put("c")
     monkeypatch.setattr(trimming, "LOG_EVENTS", 1)
     await desk.tick()  # drops the events of a and b
@@ -72,7 +72,7 @@ async def test_entries_that_readers_may_read_move_before_their_slot_ends(
     await desk.put("a")
     await desk.put("b")
     assert await numbers(desk) == [("accepted", 1), ("accepted", 2)]
-    slot = age(server, slots.MOVE_H, desk)
+    slot = age(server, log_segments.MOVE_H, desk)
     await desk.tick()
     assert rows(server, "kept", desk) == 2
     await desk.tick()
@@ -85,7 +85,7 @@ async def test_moved_entries_are_deleted_when_their_log_drops_them(
 ) -> None:
     await desk.put("a")
     await desk.tick()
-    age(server, slots.MOVE_H, desk)
+    age(server, log_segments.MOVE_H, desk)
     await desk.tick()
     await desk.put("b")
     monkeypatch.setattr(trimming, "LOG_EVENTS", 1)
@@ -101,7 +101,7 @@ async def test_a_slot_that_a_transaction_still_writes_to_is_left_alone(
     await desk.put("a")
     await desk.put("b")
     await desk.tick()
-    slot = age(server, slots.OLD_H, desk)
+    slot = age(server, log_segments.OLD_H, desk)
     await desk.put("c")
     monkeypatch.setattr(trimming, "LOG_EVENTS", 1)
     with psycopg.connect(server.url) as open_one:
@@ -119,8 +119,8 @@ async def test_a_slot_that_a_transaction_still_writes_to_is_left_alone(
 
 def test_a_slot_ends_only_when_it_is_old_numbered_and_no_longer_needed() -> None:
     def ends(**facts: object) -> bool:
-        fields = {"slot": 1, "hours": 3, "used": True, "unnumbered": False, "needed": False}
-        return bool(due([Slot(**{**fields, **facts})], {1: 0.0}, slots.READ_S))  # type: ignore[arg-type]
+        fields = {"number": 1, "hours": 3, "used": True, "unnumbered": False, "needed": False}
+        return bool(due([Segment(**{**fields, **facts})], {1: 0.0}, log_segments.READ_S))  # type: ignore[arg-type]
 
     assert ends()
     assert not ends(hours=2)

@@ -60,7 +60,7 @@ from jobq.executors.pool.messages import (
 from jobq.executors.pool.messages import State as ChildState
 from jobq.executors.pool.shared import Shared, SharedFile
 from tests.executors.apps import hostile
-from tests.executors.peers import Line, Peer, completed, echo, played
+from tests.executors.peers import Peer, PlayedPool, completed, echo, played
 from tests.waiting import until
 
 KINDS: tuple[type[FromChild], ...] = get_args(FromChild)
@@ -91,36 +91,36 @@ def spec(**options: Any) -> JobSpec:
     return JobSpec(**{**given, **options})
 
 
-async def still_works(line: Line) -> None:
+async def still_works(played_pool: PlayedPool) -> None:
     """Innocent jobs run as if nothing had happened, in a pool that is whole again."""
-    jobs = [await line.innocent.enqueue(n) for n in range(6)]
+    jobs = [await played_pool.innocent.enqueue(n) for n in range(6)]
     assert [await job.result(timeout=20) for job in jobs] == list(range(6))
     for job in jobs:
         info = await job.info()
         assert (info.attempt, info.failures, info.progress, info.steps) == (1, 0, None, ())
         assert await job.logs() == []
-    await until(lambda: line.is_calm, "all slots to be free")
-    assert len(line.pool._children) <= 2
+    await until(lambda: played_pool.is_calm, "all slots to be free")
+    assert len(played_pool.pool._children) <= 2
 
 
-async def in_state(line: Line, state: ChildState, send: Send) -> tuple[Peer, Any]:
+async def in_state(played_pool: PlayedPool, state: ChildState, send: Send) -> tuple[Peer, Any]:
     """Let a peer send when its child is in this state. Returns the peer, and its job if it has
     one."""
     if state in (ChildState.BUSY, ChildState.ASKED):
         before = len(sent)
-        job = await line.hostile.enqueue(state.name)
+        job = await played_pool.hostile.enqueue(state.name)
         await until(lambda: len(sent) > before, "the peer to send")
         return sent[-1], job
     if state is ChildState.IDLE:
-        peer = line.peers[0]
+        peer = played_pool.peers[0]
         send(peer)
         return peer, None
-    await line.innocent.call(1)
+    await played_pool.innocent.call(1)
     armed.append(True)
     if state is ChildState.STARTING:
-        next(peer for peer in line.peers if peer.start is not None).die(1)
+        next(peer for peer in played_pool.peers if peer.start is not None).die(1)
     else:
-        await line.innocent.call(1)
+        await played_pool.innocent.call(1)
     await until(lambda: len(sent) > 0, "the peer to send")
     return sent[-1], None
 
@@ -137,7 +137,7 @@ def _fresh() -> None:
     armed.clear()
 
 
-def line_for(monkeypatch: pytest.MonkeyPatch, state: ChildState, send: Send) -> Any:
+def pool_for(monkeypatch: pytest.MonkeyPatch, state: ChildState, send: Send) -> Any:
     """A worker with a peer that sends in this state."""
 
     def now(peer: Peer) -> None:
@@ -177,9 +177,9 @@ async def test_every_message_in_every_state_does_what_the_table_says(
     def send(peer: Peer) -> None:
         peer.say(message(kind, peer.start or other))
 
-    async with line_for(monkeypatch, state, send) as line:
-        other = await _some_start(line)
-        peer, job = await in_state(line, state, send)
+    async with pool_for(monkeypatch, state, send) as played_pool:
+        other = await _some_start(played_pool)
+        peer, job = await in_state(played_pool, state, send)
         await until(lambda: peer.child.state is expected, f"{expected}")
         if expected is ChildState.BROKEN:
             await until(lambda: peer.dead, "the child to be killed")
@@ -202,13 +202,13 @@ async def test_every_message_in_every_state_does_what_the_table_says(
                 else None
             )
         armed.clear()
-        await still_works(line)
+        await still_works(played_pool)
 
 
-async def _some_start(line: Line) -> Start:
+async def _some_start(played_pool: PlayedPool) -> Start:
     """What a job looked like that has ended: its id and its token are known to hostile peers."""
-    await line.innocent.call(0)
-    return next(peer.start for peer in line.peers if peer.start is not None)
+    await played_pool.innocent.call(0)
+    return next(peer.start for peer in played_pool.peers if peer.start is not None)
 
 
 BAD: dict[str, bytes] = {
@@ -244,15 +244,15 @@ async def test_what_is_no_message_ends_that_child_only(
     def send(peer: Peer) -> None:
         peer.send(bad)
 
-    async with line_for(monkeypatch, state, send) as line:
-        peer, job = await in_state(line, state, send)
+    async with pool_for(monkeypatch, state, send) as played_pool:
+        peer, job = await in_state(played_pool, state, send)
         await until(lambda: peer.dead, "the child to be killed")
         assert peer.child.state is ChildState.BROKEN
         if job is not None:
             with pytest.raises(JobFailed, match="was killed: it sent"):
                 await job.result(timeout=20)
         armed.clear()
-        await still_works(line)
+        await still_works(played_pool)
 
 
 async def test_a_busy_child_that_says_ready_gets_no_second_job(
@@ -261,14 +261,14 @@ async def test_a_busy_child_that_says_ready_gets_no_second_job(
     """It got one: the innocent job failed for good, and the first one kept its slot for ever."""
     async with played(
         monkeypatch, lambda peer, start: peer.say(Ready()), pool=1, timeout=20
-    ) as line:
-        job = await line.hostile.enqueue(1)
-        innocent = [await line.innocent.enqueue(n) for n in range(5)]
+    ) as played_pool:
+        job = await played_pool.hostile.enqueue(1)
+        innocent = [await played_pool.innocent.enqueue(n) for n in range(5)]
         assert [await each.result(timeout=10) for each in innocent] == list(range(5))
         failure = (await job.wait(timeout=10)).failure
         assert failure is not None
         assert failure.message.endswith("it sent Ready while it runs a job")
-        await still_works(line)
+        await still_works(played_pool)
 
 
 WRONG_ENDS: dict[str, Callable[[dict[str, Any]], Any]] = {
@@ -312,10 +312,10 @@ async def test_an_end_that_no_run_of_the_job_can_have_is_none(
         lease = start.lease
         peer.say(Done(start.n, made({"queue": lease.queue, "id": lease.id, "token": lease.token})))
 
-    async with played(monkeypatch, hostile) as line:
+    async with played(monkeypatch, hostile) as played_pool:
         with pytest.raises(JobFailed, match=r"was killed: it sent (the end of another job|an end)"):
-            await (await line.hostile.enqueue(1)).result(timeout=20)
-        await still_works(line)
+            await (await played_pool.hostile.enqueue(1)).result(timeout=20)
+        await still_works(played_pool)
 
 
 async def test_a_byte_behind_the_end_of_a_job_ends_the_child_and_not_the_job(
@@ -324,10 +324,10 @@ async def test_a_byte_behind_the_end_of_a_job_ends_the_child_and_not_the_job(
     def hostile(peer: Peer, start: Start) -> None:
         peer.send(frame(completed(start)) + b"\0")
 
-    async with played(monkeypatch, hostile) as line:
-        assert await (await line.hostile.enqueue(1)).result(timeout=20) is None
-        await until(lambda: any(peer.dead for peer in line.peers), "the child to be killed")
-        await still_works(line)
+    async with played(monkeypatch, hostile) as played_pool:
+        assert await (await played_pool.hostile.enqueue(1)).result(timeout=20) is None
+        await until(lambda: any(peer.dead for peer in played_pool.peers), "the child to be killed")
+        await still_works(played_pool)
 
 
 async def test_a_child_cannot_end_a_job_that_another_one_runs(
@@ -341,11 +341,11 @@ async def test_a_child_cannot_end_a_job_that_another_one_runs(
         if len(running) == 2:
             peer.say(completed(running[0][1], b'"forged"'))
 
-    async with played(monkeypatch, hostile) as line:
-        first = await line.hostile.enqueue(1)
+    async with played(monkeypatch, hostile) as played_pool:
+        first = await played_pool.hostile.enqueue(1)
         await until(lambda: running, "the first job")
         with pytest.raises(JobFailed, match="the end of another job"):
-            await (await line.hostile.enqueue(2)).result(timeout=20)
+            await (await played_pool.hostile.enqueue(2)).result(timeout=20)
         assert (await first.info()).state is State.ACTIVE
         running[0][0].say(completed(running[0][1], b'"own"'))
         assert await first.result(timeout=20) == "own"
@@ -366,10 +366,10 @@ async def test_a_forged_end_before_the_real_one_does_not_harm_the_next_job(
             peer.say(completed(one, b'"late"'), Stopped(one.n))
         echo(peer, start)
 
-    async with played(monkeypatch, hostile, innocent=innocent, pool=1) as line:
-        assert await (await line.hostile.enqueue(1)).result(timeout=20) is None
-        await still_works(line)
-        assert len(line.peers) == 1
+    async with played(monkeypatch, hostile, innocent=innocent, pool=1) as played_pool:
+        assert await (await played_pool.hostile.enqueue(1)).result(timeout=20) is None
+        await still_works(played_pool)
+        assert len(played_pool.peers) == 1
 
 
 WRONG_CHILDREN: dict[str, tuple[dict[str, Any], str]] = {
@@ -390,10 +390,10 @@ async def test_a_request_is_checked_like_anything_from_outside(
 
     def hostile(peer: Peer, start: Start) -> None:
         peers.append(peer)
-        peer.say(AddRequest(1, "0", spec(**fields), line.queue._context.url))
+        peer.say(AddRequest(1, "0", spec(**fields), played_pool.queue._context.url))
 
-    async with played(monkeypatch, hostile) as line:
-        job = await line.hostile.enqueue(1)
+    async with played(monkeypatch, hostile) as played_pool:
+        job = await played_pool.hostile.enqueue(1)
         await until(lambda: peers and peers[0].replies, "the reply")
         (reply,) = peers[0].replies
         assert reply.error is not None
@@ -410,8 +410,8 @@ async def test_values_that_are_too_large_are_refused(monkeypatch: pytest.MonkeyP
         peers.append(peer)
         peer.say(NoteRequest(1, big), KeepRequest(2, big), KeepRequest(3, None, (("s", big),)))
 
-    async with played(monkeypatch, hostile) as line:
-        await line.hostile.enqueue(1)
+    async with played(monkeypatch, hostile) as played_pool:
+        await played_pool.hostile.enqueue(1)
         await until(lambda: peers and len(peers[0].replies) == 3, "the replies")
         assert [reply.error and reply.error[0] for reply in peers[0].replies] == (
             ["PayloadTooLarge"] * 3
@@ -424,10 +424,10 @@ async def test_a_child_that_does_not_wait_for_replies_is_killed(
     def hostile(peer: Peer, start: Start) -> None:
         peer.say(*(NoteRequest(n, b"1") for n in range(WINDOW + 1)))
 
-    async with played(monkeypatch, hostile) as line:
+    async with played(monkeypatch, hostile) as played_pool:
         with pytest.raises(JobFailed, match="requests without waiting"):
-            await (await line.hostile.enqueue(1)).result(timeout=20)
-        await still_works(line)
+            await (await played_pool.hostile.enqueue(1)).result(timeout=20)
+        await still_works(played_pool)
 
 
 async def test_as_many_requests_as_the_window_allows_are_served(
@@ -436,10 +436,10 @@ async def test_as_many_requests_as_the_window_allows_are_served(
     def hostile(peer: Peer, start: Start) -> None:
         peer.say(*(NoteRequest(n, b"1") for n in range(WINDOW)))
 
-    async with played(monkeypatch, hostile) as line:
-        job = await line.hostile.enqueue(1)
-        await until(lambda: any(len(p.replies) == WINDOW for p in line.peers), "the replies")
-        peer = next(p for p in line.peers if p.replies)
+    async with played(monkeypatch, hostile) as played_pool:
+        job = await played_pool.hostile.enqueue(1)
+        await until(lambda: any(len(p.replies) == WINDOW for p in played_pool.peers), "the replies")
+        peer = next(p for p in played_pool.peers if p.replies)
         peer.say(*(NoteRequest(n, b"2") for n in range(WINDOW)))  # the window is open again
         await until(lambda: len(peer.replies) == 2 * WINDOW, "the replies")
         assert peer.start is not None
@@ -450,12 +450,12 @@ async def test_as_many_requests_as_the_window_allows_are_served(
 async def test_a_child_that_closes_the_line_and_lives_on_is_killed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    async with played(monkeypatch, lambda peer, start: peer.hang_up()) as line:
+    async with played(monkeypatch, lambda peer, start: peer.hang_up()) as played_pool:
         with pytest.raises(JobFailed, match="it closed the line and did not end"):
-            await (await line.hostile.enqueue(1)).result(timeout=20)
-        idle = line.peers[-1]
+            await (await played_pool.hostile.enqueue(1)).result(timeout=20)
+        idle = played_pool.peers[-1]
         idle.hang_up()  # the next job must not be sent to it
-        await still_works(line)
+        await still_works(played_pool)
         await until(lambda: idle.dead, "the child to be killed")
 
 
@@ -464,9 +464,9 @@ async def test_what_was_sent_before_a_job_was_is_not_about_that_job(
 ) -> None:
     """The event loop learns in one step that a child has sent something, and that a job waits. When
     it reads what was sent, the child has begun the job."""
-    async with played(monkeypatch, lambda peer, start: None, pool=1) as line:
-        peer = line.peers[0]
-        take = line.pool.take
+    async with played(monkeypatch, lambda peer, start: None, pool=1) as played_pool:
+        peer = played_pool.peers[0]
+        take = played_pool.pool.take
 
         def sends_first(group: Any) -> Any:
             if peer.start is None and not peer.dead:
@@ -474,8 +474,8 @@ async def test_what_was_sent_before_a_job_was_is_not_about_that_job(
                 os.pwrite(peer.child._shared.descriptor, (1).to_bytes(8, sys.byteorder), 0)
             return take(group)
 
-        monkeypatch.setattr(line.pool, "take", sends_first)
-        await still_works(line)
+        monkeypatch.setattr(played_pool.pool, "take", sends_first)
+        await still_works(played_pool)
         assert peer.dead
         assert peer.start is None
 
@@ -492,11 +492,11 @@ async def test_a_job_whose_child_drips_or_never_reads_ends_with_its_timeout(
 
         drop(0)
 
-    async with played(monkeypatch, drips, timeout=0.1, grace=0.1) as line:
-        info = await (await line.hostile.enqueue(1)).wait(timeout=20)
+    async with played(monkeypatch, drips, timeout=0.1, grace=0.1) as played_pool:
+        info = await (await played_pool.hostile.enqueue(1)).wait(timeout=20)
         assert info.failure is not None
         assert info.failure.reason == "timeout"
-        await still_works(line)
+        await still_works(played_pool)
 
 
 async def test_a_child_that_denies_to_have_begun_its_job_does_not_get_its_timeout_again(
@@ -510,12 +510,12 @@ async def test_a_child_that_denies_to_have_begun_its_job_does_not_get_its_timeou
         os.pwrite(peer.child._shared.descriptor, bytes(8), 0)
         asyncio.get_running_loop().call_later(0.3, peer.die, 1)
 
-    async with played(monkeypatch, hostile, timeout=0.4, grace=0.05) as line:
-        info = await (await line.hostile.enqueue(1)).wait(timeout=20)
+    async with played(monkeypatch, hostile, timeout=0.4, grace=0.05) as played_pool:
+        info = await (await played_pool.hostile.enqueue(1)).wait(timeout=20)
         assert info.failure is not None
         assert info.failure.reason == "timeout"
         assert len(starts) <= 2
-        await still_works(line)
+        await still_works(played_pool)
 
 
 async def test_a_read_that_takes_long_is_followed_by_a_pause(
@@ -536,25 +536,25 @@ async def test_a_read_that_takes_long_is_followed_by_a_pause(
     def hostile(peer: Peer, start: Start) -> None:
         peer.say(NoteRequest(1, b"x" * 2**20), completed(start))
 
-    async with played(monkeypatch, hostile) as line:
-        assert await (await line.hostile.enqueue(1)).result(timeout=20) is None
+    async with played(monkeypatch, hostile) as played_pool:
+        assert await (await played_pool.hostile.enqueue(1)).result(timeout=20) is None
         assert len(resumed) > 10
-        await still_works(line)
+        await still_works(played_pool)
 
 
 async def test_a_child_that_prints_without_a_job_does_not_fill_the_log(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO", "jobq")
-    async with played(monkeypatch, lambda peer, start: None) as line:
-        peer = line.peers[0]
+    async with played(monkeypatch, lambda peer, start: None) as played_pool:
+        peer = played_pool.peers[0]
         for _ in range(100):
             peer.write(b"spam\n")
             await asyncio.sleep(0)
             await asyncio.sleep(0)
         printed = [record for record in caplog.records if "spam" in record.getMessage()]
         assert 0 < len(printed) <= 20
-        await still_works(line)
+        await still_works(played_pool)
 
 
 # ── frames ──

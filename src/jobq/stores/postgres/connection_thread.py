@@ -74,7 +74,7 @@ class Request(NamedTuple):
     future: asyncio.Future[Any]
 
 
-class Lane:
+class ConnectionThread:
     """A connection and its thread."""
 
     def __init__(self, owner: Connections, *, listens: bool) -> None:
@@ -167,7 +167,7 @@ class Lane:
             self._committing = True
             return request.work(link, *request.args)
         while owner.clock.stale() or not owner.incarnation:
-            self._look(link)
+            self._read_server(link)
         if request.kind is Kind.FAST:
             self._committing = True
             return request.work(link, *owner.clock.read(), *request.args)
@@ -181,12 +181,12 @@ class Lane:
             link.flush()  # nobody needs the reply
             return result
         finish(tx)
-        told = waking.of_request(tx)
+        woken = waking.of_request(tx)
         tx.flush()
         saved = owner.clock.unsaved(tick=request.kind is Kind.TICK)
         if saved is not None:
             link.execute(SAVE_CLOCK, (saved,))
-        self._commit(link, tx, *told)
+        self._commit(link, tx, *woken)
         if saved is not None:
             owner.clock.saved(saved)
         return result
@@ -207,7 +207,7 @@ class Lane:
         box = self._owner.box
         others = [notice for notice in notices if notice.address != box.address]
         link.sync()
-        waking.send(link, tx.now, tx.memory, work, happened, waking.lines(tx.memory, work))
+        waking.send(link, tx.now, tx.memory, work, happened, waking.ranges(tx.memory, work))
         if others:
             mailbox.send(link, others)
         link.flush()
@@ -217,16 +217,16 @@ class Lane:
             if notice.address == box.address:
                 box.deliver(notice)
 
-    def _look(self, link: Link) -> None:
+    def _read_server(self, link: Link) -> None:
         """Read the server's clock, and check that the tables still have a layout that is known."""
         owner = self._owner
         self._begin(link, BEGIN_READ)
-        found = session.look(link)
+        found = session.read_state(link)
         schema.check(found.oldest, link, owner.address)
         link.command(b"COMMIT")
         link.wait()
         owner.incarnation, owner.log = found.incarnation, found.log or owner.log
-        owner.clock.looked(found.server_s, found.sent, found.received, found.clock, found.latest)
+        owner.clock.observe(found.server_s, found.sent, found.received, found.clock, found.latest)
 
     def _undo(self) -> None:
         """Roll back what the request has begun."""

@@ -1,6 +1,7 @@
--- The slots of the event log: which are old, what of them is still needed, and their end.
+-- The segments of the event log (the column `slot`): which are old, what of them is
+-- still needed, and their end.
 
--- name: look: for each slot: how many hours ago it was written, whether it has rows, entries
+-- name: segments: for each segment: how many hours ago it was written, whether it has rows, entries
 -- without numbers, and entries that readers may still read
 SELECT slot,
     ((extract(epoch FROM clock_timestamp())::bigint / 3600 - slot) % 8)::integer AS age,
@@ -20,7 +21,7 @@ SELECT slot,
     )
 FROM (SELECT generate_series(0, 7)::smallint AS slot) s;
 
--- name: move: move entries that are still needed from a slot to slot -1, at most so many
+-- name: move: move entries that are still needed from a segment to slot -1, at most so many
 WITH needed AS MATERIALIZED (
     SELECT n.qid, n.pos, n.eid
     FROM counts c CROSS JOIN LATERAL (

@@ -28,7 +28,7 @@ from jobq.executors.pool.messages import (
 )
 from jobq_conformance.examples import number
 from tests.executors.apps import hostile
-from tests.executors.peers import Line, Peer, echo, played
+from tests.executors.peers import Peer, PlayedPool, echo, played
 from tests.fuzz.sequences import Fuzzer
 from tests.waiting import until
 
@@ -98,9 +98,9 @@ async def test_mutated_sequences_lose_no_slot_and_touch_no_other_job(
             grace=0.02,
             pool=AT_ONCE,
             concurrency=2 * AT_ONCE,
-        ) as line:
-            handlers.url = line.queue._context.url
-            await _round(line, count, done, ends)
+        ) as played_pool:
+            handlers.url = played_pool.queue._context.url
+            await _round(played_pool, count, done, ends)
         gc.collect()
         await until(partial(_closed, before), f"all to be closed but {sorted(before)}")
         assert not strange, strange[0]
@@ -123,19 +123,19 @@ def _closed(before: list[str]) -> bool:
     return len(_open()) <= len(before)
 
 
-async def _round(line: Line, count: int, first: int, ends: Counter[str]) -> None:
+async def _round(played_pool: PlayedPool, count: int, first: int, ends: Counter[str]) -> None:
     """Run sequences, with innocent jobs in between."""
-    calls = [line.hostile.bind(n) for n in range(count)]
+    calls = [played_pool.hostile.bind(n) for n in range(count)]
     for n in range(count // 3):
-        calls.insert(4 * n, line.innocent.bind(first + n))
-    jobs = await line.queue.enqueue_many(calls)
+        calls.insert(4 * n, played_pool.innocent.bind(first + n))
+    jobs = await played_pool.queue.enqueue_many(calls)
     await until(
-        lambda: line.is_calm and _none_is_left(line),
+        lambda: played_pool.is_calm and _none_is_left(played_pool),
         "all jobs to end, and all slots to be free",
         seconds=300,
     )
     innocent = {job.id for n, job in enumerate(jobs) if n % 4 == 0 and n // 4 < count // 3}
-    async for info in line.queue.find():
+    async for info in played_pool.queue.find():
         if info.id not in innocent:
             assert info.state is not State.ACTIVE, info
             ends[info.state.value if info.failure is None else info.failure.reason] += 1
@@ -146,18 +146,18 @@ async def _round(line: Line, count: int, first: int, ends: Counter[str]) -> None
         ), info
         assert info.progress is None
         if len(innocent) % 10 == 0:  # they take a call each
-            assert (await line.queue.job(info.id).info()).steps == ()
-            assert await line.queue.job(info.id).logs() == []
+            assert (await played_pool.queue.job(info.id).info()).steps == ()
+            assert await played_pool.queue.job(info.id).logs() == []
     assert not innocent
-    pool = line.pool
+    pool = played_pool.pool
     assert len(pool._children) <= AT_ONCE
     idle = [child for some in pool._idle.values() for child in some]
     assert len(idle) == len(set(idle))
     assert all(child.run is None for child in (*pool._children, *pool._ending))
 
 
-async def _none_is_left(line: Line) -> bool:
-    return await _is_done(line.queue)
+async def _none_is_left(played_pool: PlayedPool) -> bool:
+    return await _is_done(played_pool.queue)
 
 
 async def test_mutated_sequences_of_real_processes_touch_no_other_job() -> None:

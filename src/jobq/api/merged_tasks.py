@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from jobq.engine.handler import Handler
 
 
-class TasksOfBoth(Mapping[str, Handler]):
+class MergedTasks(Mapping[str, Handler]):
     """The tasks of two Queue objects for the same queue. Tasks added later are found too; if both
     have a task of the same name, the first one counts."""
 

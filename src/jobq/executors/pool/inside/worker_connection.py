@@ -49,7 +49,7 @@ class JobOver(errors.LeaseLost):
     """A thread that outlived its job asks for something."""
 
 
-class Line:
+class WorkerConnection:
     """The connection to the worker."""
 
     def __init__(self, connection: socket.socket, shared: Shared) -> None:

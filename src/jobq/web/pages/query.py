@@ -12,6 +12,6 @@ def given(request: Request, name: str) -> str | None:
     return request.query_params.get(name) or None
 
 
-def place(request: Request) -> dict[str, Any]:
+def tenant_and_queue(request: Request) -> dict[str, Any]:
     """The tenant and the queue, as arguments of functions of `jobq.web.data`."""
     return {"tenant": given(request, "tenant"), "queue": given(request, "queue")}
