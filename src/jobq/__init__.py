@@ -29,7 +29,7 @@ from jobq.api.info import (
     Undecoded,
     WorkerInfo,
 )
-from jobq.api.job import Job, SyncJob
+from jobq.api.job import Job, QueueFull, SyncJob
 from jobq.api.limits import KeyLimits, QueueLimits
 from jobq.api.locks import JobLock, LockInfo, SyncJobLock
 from jobq.api.middleware import CallNext, Middleware
@@ -64,7 +64,6 @@ from jobq.errors import (
     PayloadTooLarge,
     PermissionDenied,
     QueueClosed,
-    QueueFull,
     QuotaExceeded,
     StoreUnavailable,
     Unauthenticated,

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import aclosing
 from datetime import datetime
-from typing import Any, Generic, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 import msgspec
 
+from jobq import errors
 from jobq.api.blocking import Blocking, blocking
 from jobq.api.context import QueueContext
 from jobq.api.definition import Definition
@@ -293,6 +294,17 @@ class Job(Generic[R_co]):
 
     def _label(self, record: JobRecord) -> str:
         return f"job {self.id!r} ({record.name}) of queue {self.queue!r}"
+
+
+if TYPE_CHECKING:
+
+    class QueueFull(errors.QueueFull):
+        """The class of `jobq.errors`, as code that knows Job sees it."""
+
+        accepted: list[Job[Any]]
+
+else:
+    QueueFull = errors.QueueFull
 
 
 class SyncJob(Blocking, Generic[R_co]):
