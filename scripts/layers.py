@@ -11,9 +11,10 @@
   other: what both know of callers is in access.
 - Nothing imports the telemetry modules (cli and server may import prometheus, server also otel).
 - No module imports itself through others: modules can be read, tested and imported one by one.
+- Packages do not need each other in a circle, not even for types.
 
-Imports under `if TYPE_CHECKING` are ignored, because they do not happen at run time. Imports inside
-functions count.
+Only the last rule counts imports under `if TYPE_CHECKING`: modules of one package may name each
+other's types. Imports inside functions count.
 """
 
 from __future__ import annotations
@@ -181,10 +182,10 @@ def unit_of(module: str) -> str:
     return "public"
 
 
-def imports(tree: ast.AST, names: frozenset[str]) -> Iterator[Import]:
-    """What a module imports at run time. `names`: the package's modules, to tell `from a import
-    module` from a name."""
-    for node in _at_run_time(tree):
+def imports(tree: ast.AST, names: frozenset[str], *, for_types: bool = False) -> Iterator[Import]:
+    """What a module imports at run time, or also for types. `names`: the package's modules, to tell
+    `from a import module` from a name."""
+    for node in ast.walk(tree) if for_types else _at_run_time(tree):
         if isinstance(node, ast.Import):
             for alias in node.names:
                 yield Import(alias.name, node.lineno)
@@ -295,15 +296,30 @@ def check(src: Path) -> list[str]:
         for module, path in files.items()
         for line, message in broken(module, path.read_text(), names)
     ]
-    graph = {
-        module: {found.module for found in imports(ast.parse(path.read_text()), names)} & names
-        for module, path in files.items()
-    }
+    at_run_time = cycles(_graph(files, for_types=False))
     problems += [
         f"{files[group[0]]}:1: these modules import each other: {', '.join(group)}"
-        for group in cycles(graph)
+        for group in at_run_time
+    ]
+    problems += [
+        f"{files[group[0]]}:1: modules of several packages import each other, if only for types: "
+        + ", ".join(group)
+        for group in cycles(_graph(files, for_types=True))
+        if group not in at_run_time and len({files[module].parent for module in group}) > 1
     ]
     return problems
+
+
+def _graph(files: Mapping[str, Path], *, for_types: bool) -> dict[str, set[str]]:
+    names = frozenset(files)
+    return {
+        module: {
+            found.module
+            for found in imports(ast.parse(path.read_text()), names, for_types=for_types)
+        }
+        & names
+        for module, path in files.items()
+    }
 
 
 def _module_name(path: Path, src: Path) -> str:

@@ -16,7 +16,7 @@ from jobq.api.dependencies import Depends
 from jobq.api.ending import Ending, ending_of
 from jobq.api.enqueue_middleware import EnqueueMiddleware, EnqueueNext, EnqueueRequest
 from jobq.api.event_stream import EventStream
-from jobq.api.flow import Flow, chain, chord, group
+from jobq.api.flow import Flow, SyncFlow, chain, chord, group
 from jobq.api.hooks import on_failure, on_start, on_success
 from jobq.api.info import (
     Event,
@@ -29,22 +29,16 @@ from jobq.api.info import (
     Undecoded,
     WorkerInfo,
 )
-from jobq.api.job import Job
+from jobq.api.job import Job, QueueFull, SyncJob
 from jobq.api.limits import KeyLimits, QueueLimits
-from jobq.api.locks import JobLock, LockInfo
+from jobq.api.locks import JobLock, LockInfo, SyncJobLock
 from jobq.api.middleware import CallNext, Middleware
 from jobq.api.options import JobOptions, TaskOptions
-from jobq.api.queue import Queue
+from jobq.api.queue import Queue, SyncQueue
 from jobq.api.schedule import ScheduleInfo
-from jobq.api.selection import Preview, Selection
+from jobq.api.selection import Preview, Selection, SyncSelection
 from jobq.api.stopped import Stopped
-from jobq.api.sync.flow import SyncFlow
-from jobq.api.sync.job import SyncJob
-from jobq.api.sync.lock import SyncJobLock
-from jobq.api.sync.queue import SyncQueue
-from jobq.api.sync.selection import SyncSelection
-from jobq.api.sync.task import SyncTask
-from jobq.api.task import AsyncTask, Call, PlainTask, Task
+from jobq.api.task import AsyncTask, Call, PlainTask, SyncTask, Task
 from jobq.api.tasks import Tasks
 from jobq.api.update import JobUpdate
 from jobq.api.worker import Worker
@@ -70,7 +64,6 @@ from jobq.errors import (
     PayloadTooLarge,
     PermissionDenied,
     QueueClosed,
-    QueueFull,
     QuotaExceeded,
     StoreUnavailable,
     Unauthenticated,

@@ -26,10 +26,9 @@ JobqError
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from jobq.api.job import Job
     from jobq.core.records import Failure
 
 
@@ -70,6 +69,14 @@ class UnstorableResult(InvalidJob):
     """
 
 
+class AcceptedJob(Protocol):
+    """What errors know of a `jobq.Job`."""
+
+    @property
+    def id(self) -> str:
+        """The job's id."""
+
+
 class QueueFull(JobqError):
     """The queue holds `max_waiting` jobs that have not started, so it accepts no new ones.
 
@@ -82,13 +89,13 @@ class QueueFull(JobqError):
         message: str = "",
         queue: str = "",
         max_waiting: int = 0,
-        accepted: Sequence[Job[Any]] = (),
+        accepted: Sequence[AcceptedJob] = (),
         refused: int = 1,
     ) -> None:
         super().__init__(message)
         self.queue = queue
         self.max_waiting = max_waiting
-        self.accepted: list[Job[Any]] = list(accepted)
+        self.accepted: Sequence[AcceptedJob] = list(accepted)
         self.refused = refused
 
 

@@ -18,9 +18,8 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontext
 from typing import Any, NamedTuple
 
 from jobq.api.info import JobInfo
-from jobq.api.job import Job
+from jobq.api.job import Job, SyncJob
 from jobq.api.queue import Queue
-from jobq.api.sync.job import SyncJob
 from jobq.api.update import JobUpdate
 from jobq.client.portal import each, run
 from jobq.core.checks import Seconds
@@ -129,7 +128,7 @@ def sync_job_reply(
     job: SyncJob[Any], *, timeout: Seconds = 0, location: str | None = None, expose: bool = False
 ) -> Reply:
     """See `job_reply`. Blocks."""
-    return run(job_reply(job._job, timeout=timeout, location=location, expose=expose))
+    return run(job_reply(job._of, timeout=timeout, location=location, expose=expose))
 
 
 async def _waited(job: Job[Any], timeout: Seconds) -> JobInfo:
@@ -198,7 +197,7 @@ def sync_job_events(
     job: SyncJob[Any], *, timeout: Seconds | None = None, expose: bool = False
 ) -> Iterator[bytes]:
     """See `job_events`. The stream occupies a thread of the server until the job ends."""
-    return each(run(job_events(job._job, timeout=timeout, expose=expose)))
+    return each(run(job_events(job._of, timeout=timeout, expose=expose)))
 
 
 async def _frames(

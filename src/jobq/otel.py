@@ -49,6 +49,7 @@ from jobq.api.enqueue_middleware import EnqueueNext, EnqueueRequest
 from jobq.api.job import Job
 from jobq.api.middleware import CallNext
 from jobq.api.worker_callbacks import MissedTime
+from jobq.core.error_names import public_name
 from jobq.core.meta import check_meta
 from jobq.core.records import (
     AnyOutcome,
@@ -390,5 +391,5 @@ def _type_name(error: BaseException) -> str:
     return (
         kind.__qualname__
         if kind.__module__ == "builtins"
-        else f"{kind.__module__}.{kind.__qualname__}"
+        else public_name(f"{kind.__module__}.{kind.__qualname__}")
     )

@@ -7,10 +7,15 @@
 Everything else that blocks is reached through `.sync` of a queue, a task or a job.
 """
 
-from jobq.api.sync.flow import SyncFlow, chain, chord, group
-from jobq.api.sync.job import SyncJob
-from jobq.api.sync.queue import SyncQueue
-from jobq.api.sync.task import SyncTask
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, TypeVar
+
+from jobq.api.flow import Flow, SyncFlow, flow_of_chain, flow_of_chord, flow_of_group
+from jobq.api.job import Job, SyncJob
+from jobq.api.queue import SyncQueue
+from jobq.api.task import SyncTask, Task
 from jobq.client.portal import Portal, portal, run
 
 __all__ = [
@@ -25,3 +30,27 @@ __all__ = [
     "portal",
     "run",
 ]
+
+R = TypeVar("R")
+
+
+def chain(*steps: Task[..., Any], first: tuple[Any, ...] = ()) -> SyncJob[Any]:
+    """See `jobq.chain`."""
+    return _submitted(*flow_of_chain(steps, first))
+
+
+def group(task: Task[..., R], calls: Iterable[tuple[Any, ...]]) -> SyncJob[list[R]]:
+    """See `jobq.group`. A generator is read in the caller's thread."""
+    return _submitted(*flow_of_group(task, calls))
+
+
+def chord(
+    task: Task[..., R], calls: Iterable[tuple[Any, ...]], then: Task[..., Any]
+) -> SyncJob[Any]:
+    """See `jobq.chord`. A generator is read in the caller's thread."""
+    return _submitted(*flow_of_chord(task, calls, then))
+
+
+def _submitted(flow: Flow, job: Job[R]) -> SyncJob[R]:
+    flow._submit_blocking()
+    return SyncJob(job)

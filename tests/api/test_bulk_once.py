@@ -92,6 +92,17 @@ async def test_a_rerun_that_is_stopped_after_each_call_reruns_each_job_once(queu
     assert await lives(queue) == [1] * JOBS
 
 
+async def test_a_rerun_of_all_failed_jobs_reruns_each_once(
+    queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("jobq.operations.bulk.PAGE", 7)
+    await ended(queue)
+    async with Worker(queue, concurrency=20):
+        assert await queue.rerun(name="*charge") == JOBS // 2
+        await all_have_ended(queue)
+    assert sorted(await lives(queue)) == [0] * (JOBS // 2) + [1] * (JOBS // 2)
+
+
 async def test_a_job_that_ends_after_the_start_is_left_to_the_next_operation(queue: Queue) -> None:
     await ended(queue, 4)
     first = await queue.select("failed").rerun(max_jobs=1)

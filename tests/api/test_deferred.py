@@ -101,7 +101,7 @@ async def test_arguments_that_do_not_fit_are_deferred_for_five_minutes(
     info = await job.info()
     assert (info.state, info.failures) == (State.FAILED, 1)
     assert info.failure is not None
-    assert (info.failure.reason, info.failure.type) == ("unfit", "jobq.errors.UnfitArguments")
+    assert (info.failure.reason, info.failure.type) == ("unfit", "jobq.UnfitArguments")
     assert MISFITS[misfit][1] in info.failure.message
     assert not info.failure.exhausted
     assert info.deferred is None
@@ -120,7 +120,7 @@ async def test_bytes_that_cannot_be_decoded_fail_at_once(
     info = await job.info()
     assert (info.state, info.attempt) == (State.FAILED, 1)
     assert info.failure is not None
-    assert (info.failure.reason, info.failure.type) == ("error", "jobq.errors.UndecodableArguments")
+    assert (info.failure.reason, info.failure.type) == ("error", "jobq.UndecodableArguments")
 
 
 class Backwards(Codec):
@@ -228,7 +228,7 @@ async def test_a_result_that_cannot_be_stored_fails_at_once_and_says_which_value
     with pytest.raises(JobFailed) as caught:
         await job.result()
     failure = caught.value.failure
-    assert (failure.reason, failure.type) == ("error", "jobq.errors.UnstorableResult")
+    assert (failure.reason, failure.type) == ("error", "jobq.UnstorableResult")
     assert failure.message.startswith(
         {
             "opaque": "result['rows'][3].price: a value of type object cannot be encoded",

@@ -292,6 +292,8 @@ KEPT = [str(n) for n in range(LOG_LINES)]
         (KEPT[:10], KEPT, KEPT[10:]),
         (KEPT[:10], [*KEPT[5:], "a", "b", "c", "d", "e"], [*KEPT[10:], *"abcde"]),
         (["old"], KEPT, KEPT),
+        (["a"], ["x", "y"], ["x", "y"]),
+        (["a", "b"], ["x"], ["x"]),
     ],
 )
 def test_new_lines_are_those_behind_the_lines_seen(

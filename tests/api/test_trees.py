@@ -72,7 +72,7 @@ async def test_failures_are_shown_where_they_happened(queue: Queue) -> None:
     async with Worker(queue):
         await parent.wait(timeout=10)
     text = str(await queue.flow_tree(parent.id))
-    assert f"└─ broken {child.id} (api) failed: jobq.core.control.Reject: out of paper" in text
+    assert f"└─ broken {child.id} (api) failed: jobq.Reject: out of paper" in text
 
 
 async def test_a_tree_is_bounded_and_says_what_it_leaves_out(queue: Queue) -> None:

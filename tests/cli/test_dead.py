@@ -58,6 +58,21 @@ def test_dead_letters_run_again_one_by_one_or_all(ctl: Ctl) -> None:
 
 
 @pytest.mark.usefixtures("dead")
+def test_all_dead_letters_of_a_task_are_those_that_are_listed(
+    ctl: Ctl, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("jobq.operations.bulk.PAGE", 2)
+    ctl("queue", "create", "office")
+    assert ctl.json("dead", "rerun", "--all", "--name", "bo", "--yes") == {"matched": 0, "rerun": 0}
+    assert len(ctl.json("dead", "list", "--name", "bo*")) == 7
+    assert ctl.json("dead", "rerun", "--all", "--name", "bo*", "--yes") == {
+        "matched": 7,
+        "rerun": 7,
+    }
+    assert ctl.json("dead", "list") == []
+
+
+@pytest.mark.usefixtures("dead")
 def test_a_job_that_has_not_failed_is_skipped(ctl: Ctl) -> None:
     result = ctl("dead", "purge", "good", "bad-0", "--yes", code=1)
     assert "skipped, because they are not failed: good" in result.stderr

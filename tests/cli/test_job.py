@@ -11,7 +11,6 @@ import msgspec
 import yaml
 
 from jobq import Queue, Worker
-from jobq.cli.job_logs import unseen
 from jobq.core.new_jobs import Checked
 from jobq.core.records import JobSpec, QueueName, RetryData
 from jobq.stores import open_store
@@ -371,13 +370,6 @@ def test_logs_are_printed(ctl: Ctl, work: Work) -> None:
     assert "--head cannot be combined" in (
         ctl("job", "logs", "talk", "--head", "1", "--tail", "1", code=2).stderr
     )
-
-
-def test_a_followed_log_that_drops_its_oldest_lines_prints_each_line_once() -> None:
-    assert unseen([], ["a", "b"]) == ["a", "b"]
-    assert unseen(["a", "b"], ["a", "b", "c"]) == ["c"]
-    assert unseen(["a", "b", "c"], ["b", "c", "d", "e"]) == ["d", "e"]
-    assert unseen(["a"], ["x", "y"]) == ["x", "y"]
 
 
 def test_users_texts_are_not_interpreted_as_markup_or_escapes(ctl: Ctl) -> None:

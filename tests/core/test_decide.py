@@ -179,7 +179,7 @@ def test_snooze_saves_in_the_codec_of_the_job() -> None:
 def test_a_snooze_that_cannot_be_saved_fails_without_a_retry() -> None:
     outcome = raised(Snooze(1, saved=object()))
     assert isinstance(outcome, Fail)
-    assert outcome.failure.type == "jobq.errors.InvalidJob"
+    assert outcome.failure.type == "jobq.InvalidJob"
 
 
 def test_a_rate_limit_holds_at_no_cost() -> None:
@@ -259,7 +259,7 @@ def test_after_five_minutes_they_fail_the_job_whatever_retries_are_left(retry: R
     assert isinstance(outcome, Fail)
     failure = outcome.failure
     assert (failure.reason, failure.message, failure.exhausted) == ("unfit", "no n", False)
-    assert failure.type == "jobq.errors.UnfitArguments"
+    assert failure.type == "jobq.UnfitArguments"
 
 
 def test_the_five_minutes_are_no_limit_for_a_worker_that_does_not_know_the_task() -> None:

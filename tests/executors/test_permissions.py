@@ -20,7 +20,7 @@ async def test_a_violation_is_a_clear_failure_and_the_child_goes_on(
             assert await task.call("/etc/hostname") == os.path.getsize("/etc/hostname")
             with pytest.raises(JobFailed, match="/etc/passwd is not readable for task read") as it:
                 await task.call("/etc/passwd")
-            assert it.value.failure.type == "jobq.errors.PermissionDenied"
+            assert it.value.failure.type == "jobq.PermissionDenied"
 
 
 async def test_a_full_pool_makes_room_for_other_permissions(queue: Queue) -> None:

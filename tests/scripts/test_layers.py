@@ -191,12 +191,25 @@ def test_modules_that_import_each_other_are_named_together(tmp_path: Path) -> No
     ]
 
 
-def test_an_import_for_type_checking_makes_no_cycle(tmp_path: Path) -> None:
+def test_modules_of_one_package_may_name_each_others_types(tmp_path: Path) -> None:
     files = {
         "api/a.py": "from jobq.api.b import B",
         "api/b.py": "if TYPE_CHECKING:\n    from jobq.api.a import A",
     }
     assert problems(tmp_path, files) == []
+
+
+def test_packages_do_not_import_each_other_not_even_for_types(tmp_path: Path) -> None:
+    files = {
+        "api/a.py": "from jobq.core.b import B",
+        "core/b.py": "from jobq.core.c import C",
+        "core/c.py": "if TYPE_CHECKING:\n    from jobq.api.a import A",
+        "core/d.py": "from jobq.core.b import B",
+    }
+    assert problems(tmp_path, files) == [
+        "api/a.py:1: modules of several packages import each other, if only for types: "
+        "jobq.api.a, jobq.core.b, jobq.core.c"
+    ]
 
 
 def test_two_cycles_are_two_problems(tmp_path: Path) -> None:

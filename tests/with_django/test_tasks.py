@@ -329,6 +329,8 @@ def test_a_wrong_option_is_named() -> None:
     [
         ("ValueError", "builtins.ValueError"),
         ("LeaseLost", "jobq.LeaseLost"),
+        ("jobq.LeaseLost", "jobq.LeaseLost"),
+        ("jobq.CommandFailed", "jobq.JobFailed"),
         ("Expired", "jobq.JobFailed"),
         ("json.decoder.JSONDecodeError", "json.decoder.JSONDecodeError"),
     ],

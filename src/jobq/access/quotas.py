@@ -341,9 +341,9 @@ class TenantRules:
         """InvalidJob if the priority is above the ceiling of the tenant."""
         _check_priority(self.limits(tenant), tenant, priority)
 
-    def check_payload(self, tenant: str, size: int) -> None:
+    def check_payload(self, tenant: str, size: int, what: str = "payload") -> None:
         """PayloadTooLarge if the tenant may not store so many bytes."""
-        _check_payload(self.limits(tenant), tenant, size)
+        _check_payload(self.limits(tenant), tenant, size, what)
 
     # ── active jobs ──
 
@@ -521,11 +521,11 @@ def _check_priority(limits: TenantLimits, tenant: str, priority: int) -> None:
         )
 
 
-def _check_payload(limits: TenantLimits, tenant: str, size: int) -> None:
+def _check_payload(limits: TenantLimits, tenant: str, size: int, what: str = "payload") -> None:
     most = limits.max_payload
     if most is not None and size > most:
         raise PayloadTooLarge(
-            f"the payload has {size:,} bytes, and tenant {tenant!r} may store {most:,} per job: "
+            f"the {what} has {size:,} bytes, and tenant {tenant!r} may store {most:,} per job: "
             "store the data elsewhere and pass a reference"
         )
 

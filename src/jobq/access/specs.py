@@ -5,13 +5,12 @@ have. New jobs are checked by `core.new_jobs`, as they are everywhere.
 from __future__ import annotations
 
 from jobq.core import outcomes
-from jobq.core.checks import MAX_EPOCH_MS, MAX_MS, check_int, check_short_name
+from jobq.core.checks import MAX_COUNT, MAX_EPOCH_MS, MAX_MS, check_int, check_short_name
 from jobq.core.new_jobs import check_queue
 from jobq.core.records import AnyOutcome
 from jobq.core.workers import MAX_CONCURRENCY, WorkerRecord
 from jobq.errors import InvalidJob
 
-_MAX_COUNT = 2**31 - 1
 _MAX_WORD = 512
 """Characters of the name of a worker, a call, a reader or a lock: ids with a prefix."""
 _MAX_HOST = 255
@@ -38,9 +37,9 @@ def check_worker(worker: WorkerRecord) -> None:
     if len(worker.queues) > _MAX_QUEUES:
         raise InvalidJob(f"queues has {len(worker.queues):,} names, more than {_MAX_QUEUES:,}")
     for option, value, most in (
-        ("pid", worker.pid, _MAX_COUNT),
+        ("pid", worker.pid, MAX_COUNT),
         ("concurrency", worker.concurrency, MAX_CONCURRENCY),
-        ("active", worker.active, _MAX_COUNT),
+        ("active", worker.active, MAX_COUNT),
         ("started_ms", worker.started_ms, MAX_EPOCH_MS),
         ("seen_ms", worker.seen_ms, MAX_EPOCH_MS),
     ):

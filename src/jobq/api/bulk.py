@@ -8,14 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 from jobq.api.context import QueueContext
 from jobq.api.enqueue_middleware import Enqueueing, Via
-from jobq.api.job import Job
+from jobq.api.job import Job, QueueFull
 from jobq.client import transaction
 from jobq.client.portal import run
 from jobq.client.session import CHUNK, Session, batches
 from jobq.client.transaction import AfterCommit, Transaction
 from jobq.core.bounds import queue_full
 from jobq.core.records import JobSpec, PutResult
-from jobq.errors import QueueFull
 
 if TYPE_CHECKING:
     from jobq.api.task import Task  # Task.enqueue_many calls this module

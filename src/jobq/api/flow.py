@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from jobq.api.context import QueueContext
 from jobq.api.definition import Definition, Gathered
 from jobq.api.enqueue_middleware import Enqueueing
-from jobq.api.job import Job
+from jobq.api.job import Job, SyncJob
 from jobq.api.task import Task
 from jobq.client import transaction
 from jobq.client.ids import new_id
@@ -188,6 +188,35 @@ class Flow:
                 f"{task!r} is in another store or tenant than the flow: all jobs of a flow must be "
                 "in the same one"
             )
+
+
+class SyncFlow:
+    """A flow with blocking methods: `with queue.sync.flow() as flow:`."""
+
+    __slots__ = ("_flow", "id")
+
+    def __init__(self, flow: Flow) -> None:
+        self._flow = flow
+        self.id = flow.id
+
+    def add(self, task: Task[P, R], *args: P.args, **kwargs: P.kwargs) -> SyncJob[R]:
+        """See `Flow.add`."""
+        return SyncJob(self._flow.add(task, *args, **kwargs))
+
+    def submit(self) -> None:
+        """See `Flow.submit`."""
+        self._flow._submit_blocking()
+
+    def __enter__(self) -> Self:
+        """Nothing is stored before the block ends."""
+        return self
+
+    def __exit__(
+        self, t: type[BaseException] | None, e: BaseException | None, tb: TracebackType | None
+    ) -> None:
+        """Submit the flow, unless the block raised an error."""
+        if t is None:
+            self.submit()
 
 
 # ── the usual shapes ──────────────────────────────────────────────────────────────────────────────

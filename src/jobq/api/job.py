@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Iterator
 from contextlib import aclosing
 from datetime import datetime
-from typing import Any, Generic, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 import msgspec
 
+from jobq import errors
+from jobq.api.blocking import Blocking, blocking
 from jobq.api.context import QueueContext
 from jobq.api.definition import Definition
 from jobq.api.info import Failure, JobInfo, plain
-from jobq.api.sync.job import SyncJob
 from jobq.api.update import JobUpdate
 from jobq.client import following, waiting
+from jobq.client.portal import each, run
 from jobq.core import checks
 from jobq.core.bounds import queue_full
 from jobq.core.checks import Seconds
@@ -292,3 +294,90 @@ class Job(Generic[R_co]):
 
     def _label(self, record: JobRecord) -> str:
         return f"job {self.id!r} ({record.name}) of queue {self.queue!r}"
+
+
+if TYPE_CHECKING:
+
+    class QueueFull(errors.QueueFull):
+        """The class of `jobq.errors`, as code that knows Job sees it."""
+
+        accepted: list[Job[Any]]
+
+else:
+    QueueFull = errors.QueueFull
+
+
+class SyncJob(Blocking, Generic[R_co]):
+    """A job's handle with blocking methods."""
+
+    __slots__ = ()
+
+    _of: Job[R_co]
+
+    def __init__(self, job: Job[R_co]) -> None:
+        self._of = job
+
+    @property
+    def id(self) -> str:
+        """See `Job.id`."""
+        return self._of.id
+
+    @property
+    def queue(self) -> str:
+        """See `Job.queue`."""
+        return self._of.queue
+
+    @property
+    def name(self) -> str:
+        """See `Job.name`."""
+        return self._of.name
+
+    @property
+    def duplicate(self) -> bool:
+        """See `Job.duplicate`."""
+        return self._of.duplicate
+
+    @property
+    def snapshot(self) -> JobInfo | None:
+        """See `Job.snapshot`."""
+        return self._of.snapshot
+
+    @property
+    def ref(self) -> R_co:
+        """See `Job.ref`."""
+        return self._of.ref
+
+    @property
+    def job_key(self) -> JobKey:
+        """See `Job.job_key`: for `after=[…]`."""
+        return self._of.job_key
+
+    def __repr__(self) -> str:
+        return repr(self._of)
+
+    def result(self, *, timeout: Seconds | None = None) -> R_co:
+        """See `Job.result`."""
+        return run(self._of.result(timeout=timeout))
+
+    def follow(
+        self, *, timeout: Seconds | None = None, repeat_after: Seconds | None = None
+    ) -> Iterator[JobUpdate]:
+        """See `Job.follow`: `for update in job.sync.follow()`."""
+        return each(self._of.follow(timeout=timeout, repeat_after=repeat_after))
+
+    def as_actor(self, name: str) -> SyncJob[R_co]:
+        """See `Job.as_actor`."""
+        return SyncJob(self._of.as_actor(name))
+
+    info = blocking(Job.info)
+    state = blocking(Job.state)
+    logs = blocking(Job.logs)
+    wait = blocking(Job.wait)
+    cancel = blocking(Job.cancel)
+    rerun = blocking(Job.rerun)
+    promote = blocking(Job.promote)
+    reprioritise = blocking(Job.reprioritise)
+    reschedule = blocking(Job.reschedule)
+    update = blocking(Job.update)
+    remove = blocking(Job.remove)
+    signal = blocking(Job.signal)

@@ -8,9 +8,9 @@ from typing import Any
 
 import msgspec
 
+from jobq.api.blocking import Blocking, blocking
 from jobq.api.context import QueueContext, QueueMethods
 from jobq.api.info import JobInfo
-from jobq.api.sync.lock import SyncJobLock
 from jobq.api.task import Task
 from jobq.core import checks, unique
 from jobq.core.checks import shown
@@ -74,6 +74,25 @@ class JobLock:
     def sync(self) -> SyncJobLock:
         """The same lock with blocking methods."""
         return SyncJobLock(self)
+
+
+class SyncJobLock(Blocking):
+    """A unique lock with blocking methods."""
+
+    __slots__ = ()
+
+    _of: JobLock
+
+    def __init__(self, lock: JobLock) -> None:
+        self._of = lock
+
+    @property
+    def lock(self) -> str:
+        """See `JobLock.lock`."""
+        return self._of.lock
+
+    info = blocking(JobLock.info)
+    release = blocking(JobLock.release)
 
 
 class LockMethods(QueueMethods):

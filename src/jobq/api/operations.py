@@ -126,13 +126,15 @@ class OperatorMethods(QueueMethods):
 
     async def rerun(self, *ids: str, name: str | None = None) -> int:
         """Run failed jobs again from the start: those with these ids, or all, or all of the task
-        `name`. Returns how many.
+        `name`, in which `*` stands for any text. Returns how many.
 
-        Jobs in another state are left alone. An unknown id raises JobNotFound before any job
-        changes."""
+        Jobs in another state are left alone, and so are those that fail while this runs. An unknown
+        id raises JobNotFound before any job changes."""
         name = None if name is None else checks.check_task_name(name)
         store = await self._context.store()
-        return await jobs.rerun_failed(store, self.qname, ids, name, self.actor)
+        return await jobs.rerun_failed(
+            store, self.qname, ids, name, self.actor, self._context.now_ms()
+        )
 
     async def rerun_flow(self, id: str) -> int:
         """Run the failed and cancelled members of a flow again, and keep the finished ones.

@@ -13,8 +13,7 @@ from datetime import datetime
 from typing import Any, TypedDict
 
 from jobq.api.aliases import Upgrader
-from jobq.api.job import Job
-from jobq.api.sync.job import SyncJob
+from jobq.api.job import Job, SyncJob
 from jobq.core import checks
 from jobq.core.checks import Seconds, shown
 from jobq.core.options import BY_NAME, TASK_OPTIONS

@@ -9,16 +9,18 @@ from types import TracebackType
 from typing import Any, Literal, ParamSpec, Self, TypeVar, Unpack, cast, overload
 
 from jobq.api.batch import BatchDecorator
-from jobq.api.bulk import NewJob, put_all
+from jobq.api.blocking import Blocking, blocking
+from jobq.api.bulk import NewJob, put_all, put_all_blocking
 from jobq.api.command import make_command
 from jobq.api.context import QueueContext
 from jobq.api.definition import Definition
 from jobq.api.enqueue_middleware import EnqueueMiddleware
 from jobq.api.event_stream import EventStream
-from jobq.api.flow import Flow
-from jobq.api.job import Job
+from jobq.api.flow import Flow, SyncFlow
+from jobq.api.info import Event, JobInfo
+from jobq.api.job import Job, SyncJob
 from jobq.api.limits import LimitMethods, declared_limits
-from jobq.api.locks import LockMethods
+from jobq.api.locks import LockMethods, SyncJobLock
 from jobq.api.middleware import Middleware, check_middleware
 from jobq.api.operations import OperatorMethods
 from jobq.api.options import (
@@ -31,20 +33,23 @@ from jobq.api.options import (
     task_defaults,
 )
 from jobq.api.schedule import ScheduleMethods
-from jobq.api.sync.queue import SyncQueue
-from jobq.api.task import AsyncTask, Call, PlainTask, Task
+from jobq.api.selection import SyncSelection
+from jobq.api.task import AsyncTask, Call, PlainTask, SyncTask, Task
 from jobq.api.task_decorator import TaskDecorator, make_task
 from jobq.api.task_handler import TaskHandler
 from jobq.api.tasks import Tasks
+from jobq.client.portal import pages, run
 from jobq.client.tenants import tenant_for
 from jobq.core import checks
 from jobq.core.checks import Seconds, shown
 from jobq.core.codec import Codec, codec_pair, get_codec
 from jobq.core.meta import check_event_names
-from jobq.core.policies import Bucket, Permissions, Rate, Retention
+from jobq.core.policies import Bucket, Cron, Every, Permissions, Rate, Retention
 from jobq.core.queues import QueueConfig
+from jobq.core.states import State
 from jobq.engine.handler import ExecutorName
 from jobq.errors import ConfigError, InvalidJob
+from jobq.operations.selecting import JobCriteria
 from jobq.stores.base import Clock
 
 P = ParamSpec("P")
@@ -334,3 +339,117 @@ class Queue(OperatorMethods, LimitMethods, ScheduleMethods, LockMethods):
                     f"not to {self.name!r}"
                 )
             yield task, spec, call._args, call._kwargs
+
+
+class SyncQueue(Blocking):
+    """A queue with blocking methods. `with queue.sync:` opens and closes it; otherwise its first
+    use opens it."""
+
+    __slots__ = ("name",)
+
+    _of: Queue
+
+    def __init__(self, queue: Queue) -> None:
+        self._of = queue
+        self.name = queue.name
+
+    @property
+    def tenant(self) -> str:
+        """See `Queue.tenant`."""
+        return self._of.tenant
+
+    def __enter__(self) -> Self:
+        """Open."""
+        run(self._of.__aenter__())
+        return self
+
+    def __exit__(
+        self, t: type[BaseException] | None, e: BaseException | None, tb: TracebackType | None
+    ) -> None:
+        """Close."""
+        run(self._of.__aexit__(t, e, tb))
+
+    def close(self) -> None:
+        """See `Queue.aclose`."""
+        run(self._of.aclose())
+
+    def job(self, id: str) -> SyncJob[Any]:
+        """See `Queue.job`."""
+        return SyncJob(self._of.job(id))
+
+    def task_by_name(self, name: str, **options: Unpack[JobOptions]) -> SyncTask[..., Any]:
+        """See `Queue.task_by_name`."""
+        return SyncTask(self._of.task_by_name(name, **options))
+
+    def enqueue_many(self, calls: Iterable[Call[Any]]) -> list[SyncJob[Any]]:
+        """See `Queue.enqueue_many`. A generator is read in the caller's thread."""
+        queue = self._of
+        return [SyncJob(job) for job in put_all_blocking(queue._context, queue._new_jobs(calls))]
+
+    def flow(self, *, id: str | None = None) -> SyncFlow:
+        """See `Queue.flow`."""
+        return SyncFlow(self._of.flow(id=id))
+
+    def find(
+        self,
+        *,
+        state: State | str | None = None,
+        oldest_first: bool = False,
+        max_jobs: int | None = None,
+        **criteria: Unpack[JobCriteria],
+    ) -> Iterator[JobInfo]:
+        """See `Queue.find`."""
+        return pages(
+            lambda: self._of.find(
+                state=state, oldest_first=oldest_first, max_jobs=max_jobs, **criteria
+            ),
+            100,
+        )
+
+    def select(self, *states: State | str, **criteria: Unpack[JobCriteria]) -> SyncSelection:
+        """See `Queue.select`."""
+        return SyncSelection(self._of.select(*states, **criteria))
+
+    def lock(self, task: Task[..., Any], /, *args: Any, **kwargs: Any) -> SyncJobLock:
+        """See `Queue.lock`."""
+        return SyncJobLock(self._of.lock(task, *args, **kwargs))
+
+    def as_actor(self, name: str) -> SyncQueue:
+        """See `Queue.as_actor`."""
+        return SyncQueue(self._of.as_actor(name))
+
+    def events(self, *, after: str | None = None, follow: bool = True) -> Iterator[Event]:
+        """See `Queue.events`."""
+        return pages(lambda: self._of.events(after=after, follow=follow), 1 if follow else 100)
+
+    def schedule(
+        self, id: str, when: Cron | Every, task: Task[P, Any], /, *args: P.args, **kwargs: P.kwargs
+    ) -> None:
+        """See `Queue.schedule`."""
+        run(self._of.schedule(id, when, task, *args, **kwargs))
+
+    def run_schedule(self, id: str) -> SyncJob[Any]:
+        """See `Queue.run_schedule`."""
+        return SyncJob(run(self._of.run_schedule(id)))
+
+    counts = blocking(OperatorMethods.counts)
+    stats = blocking(OperatorMethods.stats)
+    metrics = blocking(OperatorMethods.metrics)
+    workers = blocking(OperatorMethods.workers)
+    flow_tree = blocking(OperatorMethods.flow_tree)
+    pause = blocking(OperatorMethods.pause)
+    resume = blocking(OperatorMethods.resume)
+    rerun = blocking(OperatorMethods.rerun)
+    rerun_flow = blocking(OperatorMethods.rerun_flow)
+    remove = blocking(OperatorMethods.remove)
+    purge = blocking(OperatorMethods.purge)
+    obliterate = blocking(OperatorMethods.obliterate)
+    unschedule = blocking(ScheduleMethods.unschedule)
+    pause_schedule = blocking(ScheduleMethods.pause_schedule)
+    resume_schedule = blocking(ScheduleMethods.resume_schedule)
+    schedules = blocking(ScheduleMethods.schedules)
+    limits = blocking(LimitMethods.limits)
+    set_limits = blocking(LimitMethods.set_limits)
+    hold = blocking(LimitMethods.hold)
+    release_hold = blocking(LimitMethods.release_hold)
+    reset_limits = blocking(LimitMethods.reset_limits)

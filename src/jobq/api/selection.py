@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import msgspec
 
+from jobq.api.blocking import Blocking, blocking
 from jobq.api.context import QueueContext
 from jobq.api.info import JobInfo
 from jobq.core import checks
@@ -142,3 +143,20 @@ class Selection:
             parameters=context.parameters_of,
         )
         return await change.run()
+
+
+class SyncSelection(Blocking):
+    """A selection of jobs with blocking methods. `on_progress` is called in another thread."""
+
+    __slots__ = ()
+
+    def __init__(self, selection: Selection) -> None:
+        self._of = selection
+
+    def __repr__(self) -> str:
+        return repr(self._of)
+
+    preview = blocking(Selection.preview)
+    cancel = blocking(Selection.cancel)
+    rerun = blocking(Selection.rerun)
+    purge = blocking(Selection.purge)

@@ -15,10 +15,15 @@ from jobq.cli.job_view import error
 from jobq.cli.options import DURATION, FAILED, Ctl, confirm, noun, on_store, yes_option
 from jobq.cli.output import Column, table
 from jobq.cli.progress import bar
+from jobq.core.criteria import Criteria
 from jobq.core.records import JobRecord
 from jobq.core.states import State
 from jobq.operations import failures, jobs
-from jobq.operations.bulk import OPERATIONS
+from jobq.operations.bulk import OPERATIONS, BulkChange, BulkProgress, Operation, preview
+from jobq.operations.listing import Matching
+
+_PREVIEW = 10_000
+"""Jobs that are looked at before the question: about a second. A state alone is counted."""
 
 dead = noun(
     "dead",
@@ -33,7 +38,9 @@ _queues_option = click.option(
     multiple=True,
     help="Only this queue. Repeat for several. Default: all queues.",
 )
-_name_option = click.option("--name", metavar="TASK", help="Only jobs of this task.")
+_name_option = click.option(
+    "--name", metavar="TASK", help="Only jobs of this task; * stands for any text."
+)
 _all_option = click.option(
     "--all", "every", is_flag=True, help="All failed jobs that match, instead of ids."
 )
@@ -96,7 +103,10 @@ async def rerun(
     yes: bool,
 ) -> int:
     """Run failed jobs again from the start (alias: retry)."""
-    return await _each(ctl, ids, queues, name, every, yes, "rerun")
+    _check_choice(ids, every)
+    if every:
+        return await _every(ctl, queues, _wanted(name), "rerun", yes=yes)
+    return await _named(ctl, ids, queues, "rerun", yes=yes)
 
 
 @dead.command(
@@ -128,66 +138,90 @@ async def purge(
     yes: bool,
 ) -> int:
     """Remove failed jobs for good."""
-    return await _each(
-        ctl,
-        ids,
-        queues,
-        name,
-        every,
-        yes,
-        "remove",
-        older_than=older_than,
-    )
+    _check_choice(ids, every)
+    if every:
+        return await _every(ctl, queues, _wanted(name, older_than), "remove", yes=yes)
+    return await _named(ctl, ids, queues, "remove", yes=yes)
 
 
-async def _each(
-    ctl: Ctl,
-    ids: Sequence[str],
-    queues: Sequence[str],
-    name: str | None,
-    every: bool,
-    yes: bool,
-    kind: str,
-    *,
-    older_than: float = 0,
-) -> int:
-    """Apply a command to the failed jobs with these ids, or to all that match. Print the counts."""
+def _check_choice(ids: Sequence[str], every: bool) -> None:
     if every == bool(ids):
         raise click.UsageError("give ids of failed jobs, or --all")
+
+
+async def _named(
+    ctl: Ctl, ids: Sequence[str], queues: Sequence[str], kind: str, *, yes: bool
+) -> int:
+    """Apply a command to the failed jobs with these ids. Print the counts."""
     operation = OPERATIONS[kind]
-    did = operation.did
-    before = int((time.time() - older_than) * 1000)
-    if every:
-        selected = [
-            r
-            async for r in _failed(ctl, queues, name)
-            if not older_than or (r.finished_ms or 0) <= before
-        ]
-    else:
-        selected = await ctl.backend.locate(ids, queues[0] if queues else None)
-    confirm(
-        operation.question.format(n=text.plural(len(selected), "failed job")),
-        yes=yes or (bool(ids) and kind == "rerun") or not selected,
-    )
+    selected = await ctl.backend.locate(ids, queues[0] if queues else None)
+    question = operation.question.format(n=text.plural(len(selected), "failed job"))
+    confirm(question, yes=yes or kind == "rerun")
     failed = [r for r in selected if r.state is State.FAILED]
-    with bar(did, len(failed)) as advance:
+    with bar(operation.did, len(failed)) as advance:
         done = await jobs.change(ctl.backend.store, kind, failed, ctl.backend.actor, advance)
-    ctl.out.show(
-        {"matched": len(selected), did: done},
-        lambda: f"{did}: {done:,} of {text.plural(len(selected), 'failed job')}",
-    )
+    code = _counted(ctl, operation, len(selected), done)
     if skipped := [r.id for r in selected if r.state is not State.FAILED]:
         ctl.out.note(f"skipped, because they are not failed: {', '.join(skipped)}")
-    return 0 if done == len(selected) else FAILED
+    return code
+
+
+async def _every(ctl: Ctl, queues: Sequence[str], wanted: Criteria, kind: str, *, yes: bool) -> int:
+    """Apply a command to all failed jobs that match, each once. Print the counts."""
+    store, operation = ctl.backend.store, OPERATIONS[kind]
+    names = [record.queue for record in await ctl.backend.known(queues)]
+    previews = [
+        await preview(store, name, Matching(store, name, wanted), samples=0, max_jobs=_PREVIEW)
+        for name in names
+    ]
+    number, complete = sum(p.matched for p in previews), all(p.complete for p in previews)
+    n = f"{'' if complete else 'at least '}{text.plural(number, 'failed job')}"
+    confirm(operation.question.format(n=n), yes=yes or (complete and not number))
+    done = skipped = 0
+    with bar(operation.did, number if complete else None) as advance:
+        for name in names:
+            before = 0
+
+            def report(progress: BulkProgress) -> None:
+                nonlocal before
+                now = progress.changed + progress.skipped
+                advance(now - before)
+                before = now
+
+            ended = await BulkChange(
+                store,
+                name,
+                wanted,
+                kind,
+                actor=ctl.backend.actor,
+                now_ms=int(time.time() * 1000),
+                on_progress=report,
+            ).run()
+            done, skipped = done + ended.changed, skipped + ended.skipped
+    return _counted(ctl, operation, done + skipped, done)
+
+
+def _counted(ctl: Ctl, operation: Operation, matched: int, done: int) -> int:
+    did = operation.did
+    ctl.out.show(
+        {"matched": matched, did: done},
+        lambda: f"{did}: {done:,} of {text.plural(matched, 'failed job')}",
+    )
+    return 0 if done == matched else FAILED
+
+
+def _wanted(name: str | None, older_than: float = 0) -> Criteria:
+    before_ms = int((time.time() - older_than) * 1000) + 1 if older_than else None
+    return Criteria(states=(State.FAILED,), name=name, ended_before_ms=before_ms)
 
 
 async def _failed(
     ctl: Ctl, queues: Sequence[str], name: str | None, *, limit: int | None = None
 ) -> AsyncIterator[JobRecord]:
     for queue in await ctl.backend.known(queues):
-        async for page in failures.failed(ctl.backend.store, queue.queue, name, limit=limit):
-            for record in page:
-                yield record
+        matching = Matching(ctl.backend.store, queue.queue, _wanted(name))
+        async for record in matching.records(limit):
+            yield record
 
 
 def _table(records: Sequence[JobRecord]) -> RenderableType:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
 from functools import partial
 
 import click
@@ -11,6 +10,7 @@ from rich.text import Text
 
 from jobq.cli import text
 from jobq.cli.options import Command, Ctl, on_store, queue_option
+from jobq.client.following import new_lines
 from jobq.core.records import JobKey
 
 
@@ -57,19 +57,9 @@ async def _follow(ctl: Ctl, key: JobKey, tail: int | None) -> None:
     while True:
         (record,) = await ctl.backend.store.get([key])
         lines = await ctl.backend.store.logs(key)
-        for line in _last(lines, tail) if shown is None else unseen(shown, lines):
+        for line in _last(lines, tail) if shown is None else new_lines(shown, lines):
             ctl.out.stream(line, partial(Text, text.clean_lines(line)))
         if record is None or record.state.ended:
             return
         shown = lines
         await asyncio.sleep(0.5)  # poll: stores send signals for transitions, not for log lines
-
-
-def unseen(shown: Sequence[str], lines: Sequence[str]) -> Sequence[str]:
-    """The lines that follow those already shown.
-
-    A job's log drops its oldest lines, so the longest overlap between the two is assumed."""
-    for start in range(len(shown) + 1):
-        if list(shown[start:]) == list(lines[: len(shown) - start]):
-            return lines[len(shown) - start :]
-    return lines

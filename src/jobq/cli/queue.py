@@ -18,7 +18,7 @@ from jobq.cli import documents, text
 from jobq.cli.options import DURATION, Ctl, noun, on_store
 from jobq.cli.queue_view import QueueSummary, queue_details, queue_table, summarize, watch_table
 from jobq.core import refusals
-from jobq.core.checks import check_queue_name, check_ttl
+from jobq.core.checks import MAX_COUNT, check_queue_name, check_ttl
 from jobq.core.queues import JobDefaults, QueueConfig, QueueRecord, differences
 from jobq.core.records import Mode
 from jobq.errors import ConfigError
@@ -171,7 +171,7 @@ def _refuse_weights(ctx: click.Context, param: click.Parameter, value: str | Non
 )
 @click.option(
     "--max-retries",
-    type=click.IntRange(0, 2**31 - 1),
+    type=click.IntRange(0, MAX_COUNT),
     metavar="N",
     help="Maximum retries of jobs for which neither the call nor the task sets a number. "
     "Default: 3.",

@@ -17,7 +17,6 @@ from jobq.client.deadline import CHECK_AGAIN_S, Deadline
 from jobq.client.gathered import RENEW_S, Gathered
 from jobq.client.session import Session
 from jobq.client.waiting import ClosedAsError, over, read_job
-from jobq.core.defaults import LOG_LINES
 from jobq.core.records import JobKey, JobRecord, Signal, Topic
 
 _PACE_S = 0.1
@@ -111,10 +110,7 @@ def _visible(record: JobRecord) -> tuple[object, ...]:
 def new_lines(seen: Sequence[str], logged: Sequence[str]) -> Sequence[str]:
     """The lines of a log that follow those seen before.
 
-    A store keeps the last LOG_LINES lines. While there are fewer, the new ones follow the old ones.
-    After that the first line seen is not the first line kept, so the longest overlap counts."""
-    if len(logged) < LOG_LINES:
-        return logged[len(seen) :]
+    A log drops its oldest lines, so the longest overlap counts. Without one, all lines are new."""
     for start in range(len(seen)):
         if seen[start:] == logged[: len(seen) - start]:
             return logged[len(seen) - start :]

@@ -9,14 +9,10 @@ keep_last job, and dead-letter copies: refusing them would lose work that was ac
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
 
 from jobq.core.records import JobKey, JobSpec
 from jobq.core.states import State
-from jobq.errors import QueueFull
-
-if TYPE_CHECKING:
-    from jobq.api.job import Job
+from jobq.errors import AcceptedJob, QueueFull
 
 COUNTED = (State.WAITING, State.DELAYED, State.BLOCKED)
 """The states that count towards `max_waiting`. lua/bounds.lua (J.room) adds up the same ones."""
@@ -51,7 +47,7 @@ def depend_on_each_other(specs: Sequence[JobSpec]) -> bool:
 
 
 def queue_full(
-    queue: str, max_waiting: int, *, accepted: Sequence[Job[Any]] = (), refused: int = 1
+    queue: str, max_waiting: int, *, accepted: Sequence[AcceptedJob] = (), refused: int = 1
 ) -> QueueFull:
     """The error for a caller whose jobs did not fit."""
     bulk = (

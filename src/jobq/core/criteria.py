@@ -15,6 +15,7 @@ import msgspec
 
 from jobq.core.checks import shown
 from jobq.core.codec import JSON, get_codec
+from jobq.core.error_names import former_name
 from jobq.core.records import Failure, Filter, JobRecord, QueueName
 from jobq.core.states import State
 from jobq.errors import InvalidJob, JobqError
@@ -155,12 +156,13 @@ def pattern(text: str) -> Callable[[str], bool]:
 
 def error_names(failure: Failure) -> tuple[str, ...]:
     """What a failure is called. It tells nothing of the failure's message."""
-    return failure.type, failure.reason, failure.fingerprint or ""
+    return failure.type, former_name(failure.type), failure.reason, failure.fingerprint or ""
 
 
 def error_texts(failure: Failure) -> tuple[str, ...]:
     """What a pattern for errors is compared with: one of these has to match."""
-    return *error_names(failure), f"{failure.type}: {failure.message}"
+    named = (f"{type}: {failure.message}" for type in (failure.type, former_name(failure.type)))
+    return *error_names(failure), *named
 
 
 def _within(at_ms: int | None, after_ms: int | None, before_ms: int | None) -> bool:

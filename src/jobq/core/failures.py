@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
+from jobq.core.error_names import former_name, public_name
 from jobq.core.records import Failure, Reason
 
 MAX_MESSAGE = 2_000
@@ -114,7 +115,11 @@ def fingerprint(error: BaseException) -> str:
 def fingerprint_of(error: BaseException, description: Description) -> str:
     """The fingerprint of an exception that was already described."""
     text = "\0".join(
-        (description.type, _origin(error.__traceback__), normalised(description.message))
+        (
+            former_name(description.type),
+            _origin(error.__traceback__),
+            normalised(description.message),
+        )
     )
     return hashlib.blake2b(text.encode("utf-8", "replace"), digest_size=6).hexdigest()
 
@@ -155,7 +160,7 @@ def _type(error: BaseException) -> str:
     name = (
         cls.__qualname__
         if cls.__module__ in ("builtins", "__main__")
-        else f"{cls.__module__}.{cls.__qualname__}"
+        else public_name(f"{cls.__module__}.{cls.__qualname__}")
     )
     return name if len(name) <= MAX_TYPE else bounded(name, MAX_TYPE)
 

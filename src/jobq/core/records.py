@@ -19,6 +19,7 @@ from jobq.core.call_options import (
 from jobq.core.call_options import RetryData as RetryData
 from jobq.core.call_options import UniqueMode as UniqueMode
 from jobq.core.call_options import UniqueSpec as UniqueSpec
+from jobq.core.error_names import public_name
 from jobq.core.states import State
 
 MAX_PRIORITY = 2**21 - 1
@@ -122,6 +123,10 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     fingerprint: str | None = None  # groups failures of one cause
     worker: str | None = None  # who ran the attempt; None if no run failed (expired, child)
     exhausted: bool = False  # the job failed because no retries or stalls were left
+
+    def __post_init__(self) -> None:
+        if self.type.startswith("jobq."):  # an old record, or an old worker
+            msgspec.structs.force_setattr(self, "type", public_name(self.type))
 
     @property
     def at(self) -> datetime:

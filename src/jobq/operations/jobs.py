@@ -6,11 +6,12 @@ from collections.abc import Callable, Sequence
 
 from jobq.core import checks
 from jobq.core.commands import AnyCommand
-from jobq.core.records import Filter, JobKey, JobRecord, QueueName
+from jobq.core.criteria import Criteria
+from jobq.core.records import JobKey, JobRecord, QueueName
 from jobq.core.states import State
 from jobq.errors import JobNotFound
-from jobq.operations.bulk import alter_as_read
-from jobq.operations.listing import no_such_job, pages
+from jobq.operations.bulk import BulkChange, alter_as_read
+from jobq.operations.listing import no_such_job
 from jobq.stores.base import ReadStore, Store
 
 CHUNK = 1_000
@@ -60,20 +61,23 @@ async def change(
 
 
 async def rerun_failed(
-    store: Store, queue: QueueName, ids: Sequence[str], name: str | None, actor: str | None
+    store: Store,
+    queue: QueueName,
+    ids: Sequence[str],
+    name: str | None,
+    actor: str | None,
+    now_ms: int,
 ) -> int:
     """Run failed jobs again: those of these ids, or all, or all of the task `name`.
 
     An unknown id raises JobNotFound before any job changes."""
+    wanted = Criteria(states=(State.FAILED,), name=name)
     if ids:
         failed = [
             record
             for record in await known(store, queue, ids)
-            if record.state is State.FAILED and name in (None, record.name)
+            if record.state is State.FAILED and wanted.verdict(record) == "match"
         ]
         return await change(store, "rerun", failed, actor)
-    total = 0
-    wanted = Filter(queue=queue, state=State.FAILED, name=name)
-    async for records in pages(store, wanted, CHUNK):
-        total += await change(store, "rerun", records, actor)
-    return total
+    every = BulkChange(store, queue, wanted, "rerun", actor=actor, now_ms=now_ms)
+    return (await every.run()).changed

@@ -18,8 +18,6 @@ from jobq.errors import ConfigError
 from jobq.operations.listing import find_queue
 from jobq.stores.base import Store
 
-MAX_LIMIT = 2**31 - 1
-"""Stores keep limits as signed 32-bit numbers."""
 _BUCKET = re.compile(r"(\d+)\+(\d+(?:\.\d+)?)/s")
 _WINDOW = re.compile(r"(\d+)/(.+)")
 
@@ -88,7 +86,7 @@ def _checked(name: str, value: Any) -> Any:
     if value is None:
         return None
     if name in ("limit", "key_limit", "max_waiting"):
-        return checks.check_int(value, name, low=1, high=MAX_LIMIT, error=ConfigError)
+        return checks.check_int(value, name, low=1, high=checks.MAX_COUNT, error=ConfigError)
     if not isinstance(value, (Rate, Bucket)):
         raise ConfigError(f"{name}={shown(value)} is neither a Rate nor a Bucket")
     return value.data

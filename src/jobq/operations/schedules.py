@@ -51,7 +51,7 @@ async def find(store: Store, queue: QueueName, id: str) -> ScheduleRecord:
     for record in await store.list_schedules(queue, limit=MAX_SCHEDULES):
         if record.spec.id == id:
             return record
-    raise _missing(queue, id)
+    raise JobNotFound(missing(queue.queue, id))
 
 
 async def extra_job(store: Store, queue: QueueName, id: str, suffix: str) -> JobSpec:
@@ -73,15 +73,16 @@ async def set_paused(
     id = check_schedule_id(id)
     reply = await store.pause_schedule(queue, id, paused=paused, actor=actor)
     if reply == "missing":
-        raise _missing(queue, id)
+        raise JobNotFound(missing(queue.queue, id))
     return reply == "done"
 
 
 async def remove(store: Store, queue: QueueName, id: str, actor: str | None = None) -> None:
     """Remove a schedule. The jobs it made stay. Raises JobNotFound."""
     if not await store.drop_schedule(queue, check_schedule_id(id), actor=actor):
-        raise _missing(queue, id)
+        raise JobNotFound(missing(queue.queue, id))
 
 
-def _missing(queue: QueueName, id: str) -> JobNotFound:
-    return JobNotFound(f"there is no schedule {id!r} in queue {queue.queue!r}")
+def missing(queue: str, id: str) -> str:
+    """What a caller is told who names a schedule that does not exist."""
+    return f"there is no schedule {id!r} in queue {queue!r}"

@@ -15,6 +15,7 @@ from jobq.access.table import RPCS
 from jobq.core import checks
 from jobq.core.new_jobs import check_schedule_id
 from jobq.errors import JobNotFound
+from jobq.operations import schedules
 from jobq.operations.listing import MAX_PAGE, page_size
 from jobq.rpc import convert_queues
 
@@ -52,9 +53,7 @@ _MISSING: dict[str, Callable[[Any], str]] = {
     ),
     "ReleaseLock": _free,
     "RemoveReader": lambda request: f"queue {request.queue!r} has no reader {request.reader!r}",
-    "RemoveSchedule": lambda request: (
-        f"there is no schedule {request.id!r} in queue {request.queue!r}"
-    ),
+    "RemoveSchedule": lambda request: schedules.missing(request.queue, request.id),
 }
 """What a caller is told if the call found nothing."""
 

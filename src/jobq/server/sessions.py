@@ -16,6 +16,7 @@ from functools import lru_cache
 import msgspec
 
 from jobq.core.checks import (
+    MAX_COUNT,
     MAX_EPOCH_MS,
     check_int,
     check_queue_name,
@@ -105,7 +106,7 @@ def new_session(
         queues=tuple(dict.fromkeys(check_queue_name(queue, "queues") for queue in queues)),
         concurrency=check_int(concurrency or 1, "concurrency", low=1, high=MAX_CONCURRENCY),
         host=check_short_name(host, "host", _MAX_HOST) if host else "",
-        pid=check_int(pid, "pid", high=2**31 - 1),
+        pid=check_int(pid, "pid", high=MAX_COUNT),
         started_ms=now_ms,
         incarnation=incarnation or secrets.token_hex(8),
     )

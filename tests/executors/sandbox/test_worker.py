@@ -65,7 +65,7 @@ async def outcome(task: object, name: str, worker: stand_in.Worker) -> str:
         failure = failed.failure
         return failure.reason if failure.reason == "crashed" else failure.type
     if got == "may have signalled" and worker.signals == before:
-        return "jobq.errors.PermissionDenied"
+        return "jobq.PermissionDenied"
     return f"escaped: {got}"
 
 
@@ -82,9 +82,7 @@ async def test_every_escape_from_a_handler_is_refused(url: str, target: stand_in
     async with Worker(app.plain, app.various, pool=1):
         ends = {(task.name, name): await outcome(task, name, target) for task, name in tried}
     assert len(ends) > 55
-    expected = {
-        (task.name, name): _ENDS.get(name, "jobq.errors.PermissionDenied") for task, name in tried
-    }
+    expected = {(task.name, name): _ENDS.get(name, "jobq.PermissionDenied") for task, name in tried}
     assert {what: end for what, end in ends.items() if end != expected[what]} == {}
 
 
@@ -232,7 +230,7 @@ async def test_a_task_that_names_nothing_cannot_read_the_store_beside_its_code(
     )
     assert dict(line.split(" ", 1) for line in done.stdout.splitlines()) == {
         **dict.fromkeys(
-            ("jobq.db", "jobq.db-wal", "jobq.db-lock", ".env"), "jobq.errors.PermissionDenied"
+            ("jobq.db", "jobq.db-wal", "jobq.db-lock", ".env"), "jobq.PermissionDenied"
         ),
         "helper.py": "x = 1",
     }, done.stderr

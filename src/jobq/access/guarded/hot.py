@@ -191,16 +191,17 @@ class GuardedHot(Guard):
         what, data = ("result", outcome.result) if isinstance(outcome, Complete) else ("", None)
         if isinstance(outcome, Block | SnoozeFor):
             what, data = "saved state", outcome.saved
-        most = self._tenants.limits(outcome.queue.tenant).max_payload
-        if data is None or most is None or len(data) <= most:
+        try:
+            self._tenants.check_payload(outcome.queue.tenant, len(data or b""), what)
+        except PayloadTooLarge as error:
+            failure = Failure(
+                reason="error",
+                type=PayloadTooLarge.__name__,
+                message=str(error),
+                at_ms=self._now_ms(),
+            )
+        else:
             return outcome
-        failure = Failure(
-            reason="error",
-            type=PayloadTooLarge.__name__,
-            message=f"the {what} has {len(data):,} bytes, and tenant {outcome.queue.tenant!r} may "
-            f"store {most:,} per job: store the data elsewhere and return a reference",
-            at_ms=self._now_ms(),
-        )
         # The worker believes that the run ended as it reported.
         log.warning("job %s failed: %s", one_line(outcome.id), failure.message)
         return Fail(queue=outcome.queue, id=outcome.id, token=outcome.token, failure=failure)

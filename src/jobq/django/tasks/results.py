@@ -125,8 +125,9 @@ def _workers(info: JobInfo) -> list[str]:
 
 def class_path(type: str) -> str:
     """The path of an exception class that Django can import, from the type of a failure."""
-    if "." in type:
+    name = type.removeprefix("jobq.")
+    if "." in name:
         return type
-    if isinstance(getattr(builtins, type, None), builtins.type):
-        return f"builtins.{type}"
-    return f"jobq.{type}" if type in jobq.__all__ else "jobq.JobFailed"
+    if isinstance(getattr(builtins, name, None), builtins.type):
+        return f"builtins.{name}"
+    return f"jobq.{name}" if name in jobq.__all__ else "jobq.JobFailed"
