@@ -101,7 +101,7 @@ def test_every_commit_hook_runs_what_make_check_runs() -> None:
         if hook.get("stages") != ["commit-msg"]:
             tool = arguments[0] if arguments and arguments[0].startswith("scripts/") else command
             assert tool.removeprefix(".venv/bin/") in checked
-    assert [hook["id"] for hook in hooks if hook.get("stages")] == ["commit-subject"]
+    assert [hook["id"] for hook in hooks if hook.get("stages")] == ["commit-message"]
 
 
 def test_every_target_has_its_line_in_make_help_and_is_phony() -> None:

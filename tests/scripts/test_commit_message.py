@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from scripts.commit_subject import main, problem
+from scripts.commit_message import main, problem
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,7 @@
 """Checks a commit message: a subject of at most 72 characters, and an empty line after it.
 
 `.pre-commit-config.yaml` runs it as a commit-msg hook. To run it by hand:
-`python scripts/commit_subject.py FILE`.
+`python scripts/commit_message.py FILE`.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def problem(message: str) -> str | None:
 def main(arguments: list[str]) -> int:
     """0 if the message in the file is fine, 1 if not."""
     if len(arguments) != 1:
-        print("usage: commit_subject.py FILE", file=sys.stderr)
+        print("usage: commit_message.py FILE", file=sys.stderr)
         return 2
     found = problem(Path(arguments[0]).read_text("utf-8"))
     if found is not None:
