@@ -123,7 +123,7 @@ bench-pipeline: $(STAMP)  ## the Spark pipeline against bare copies of its sourc
 
 setup: $(STAMP)  ## only make the virtual environment
 
-hooks: $(STAMP)  ## check every commit, and its subject, before git makes it
+hooks: $(STAMP)  ## check every commit, and its message, before git makes it
 	@$(STEP) "Installing pre-commit into $(VENV)" $(LOGS)/install-hooks.log $(PIP) pre-commit
 	@$(BIN)/pre-commit install
 
