@@ -12,8 +12,9 @@
 - Nothing imports the telemetry modules (cli and server may import prometheus, server also otel).
 - No module imports itself through others: modules can be read, tested and imported one by one.
 
-Imports under `if TYPE_CHECKING` are ignored, because they do not happen at run time. Imports inside
-functions count.
+Imports under `if TYPE_CHECKING` are ignored, because they do not happen at run time. Those of
+`jobq` itself count, because its names are imported when they are used. Imports inside functions
+count.
 """
 
 from __future__ import annotations
@@ -181,10 +182,10 @@ def unit_of(module: str) -> str:
     return "public"
 
 
-def imports(tree: ast.AST, names: frozenset[str]) -> Iterator[Import]:
+def imports(module: str, tree: ast.AST, names: frozenset[str]) -> Iterator[Import]:
     """What a module imports at run time. `names`: the package's modules, to tell `from a import
     module` from a name."""
-    for node in _at_run_time(tree):
+    for node in ast.walk(tree) if module == PACKAGE else _at_run_time(tree):
         if isinstance(node, ast.Import):
             for alias in node.names:
                 yield Import(alias.name, node.lineno)
@@ -209,7 +210,7 @@ def broken(module: str, source: str, names: frozenset[str]) -> Iterator[tuple[in
     """The rules that a module breaks: (line, what and why)."""
     tree = ast.parse(source)
     unit = unit_of(module)
-    for found in imports(tree, names):
+    for found in imports(module, tree, names):
         top = found.module.split(".")[0]
         if top == PACKAGE:
             problem = _wrong_way(unit, found.module)
@@ -296,7 +297,7 @@ def check(src: Path) -> list[str]:
         for line, message in broken(module, path.read_text(), names)
     ]
     graph = {
-        module: {found.module for found in imports(ast.parse(path.read_text()), names)} & names
+        module: names & {i.module for i in imports(module, ast.parse(path.read_text()), names)}
         for module, path in files.items()
     }
     problems += [
