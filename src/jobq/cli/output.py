@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from enum import Enum
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import yaml
@@ -20,10 +20,10 @@ from jobq.cli.tables import Cell, Column, cell, table
 from jobq.console.discreet import said
 from jobq.core.printable import is_harmless, json_text, lines
 
-__all__ = ["FORMATS", "Cell", "Column", "Format", "Output", "cell", "details", "plain", "table"]
+if TYPE_CHECKING:
+    from jobq.cli.options import Format
 
-Format = Literal["table", "json", "yaml"]
-FORMATS: tuple[Format, ...] = ("table", "json", "yaml")
+__all__ = ["Cell", "Column", "Output", "cell", "details", "plain", "table"]
 
 # Characters per line when stdout is not a terminal: wide enough that grep and awk see whole values.
 _PIPE_WIDTH = 10_000
