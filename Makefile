@@ -42,8 +42,8 @@ test-rest: $(STAMP)  ## the tests that make test leaves out: more places, Spark,
 
 test-all: test test-rest test-iceberg  ## make test, make test-rest and make test-iceberg; CI runs the first two
 
-test-store: $(STAMP)  ## the tests that run on any store, on one: make test-store STORE=sqlite
-	@$(PYTEST) $(PYTEST_ARGS) src/jobq_conformance tests/core tests/api tests/engine --store $(or $(STORE),sqlite) $(ARGS)
+test-store: $(STAMP)  ## the tests that run on any store, on one or more: make test-store STORE='sqlite valkey'
+	@$(PYTEST) $(PYTEST_ARGS) src/jobq_conformance tests/core tests/api tests/engine $(addprefix --store ,$(or $(STORE),sqlite)) $(ARGS)
 
 test-server: $(STAMP)  ## the contract suite over grpc://, on servers that keep jobs in SQLite, Valkey and PostgreSQL; and their pair matrix
 	@$(PYTEST) $(PYTEST_ARGS) src/jobq_conformance --store grpc --store grpc-valkey --store grpc-postgres $(ARGS)
@@ -87,9 +87,9 @@ format: $(STAMP)  ## let ruff format, sort imports and fix what it can
 pairs: $(STAMP)  ## every two features of a job on every store, Redis, Cluster and Sentinel included (make test: memory and one Valkey)
 	@$(PYTEST) tests/pairs --store memory --store sqlite --store valkey --store redis --store valkey-cluster --store valkey-sentinel $(ARGS)
 
-faults: $(STAMP)  ## kills, cuts and failovers that take minutes; with STORE=sqlite JOBS=1000000 KILLS=200, the fault ledger on that store (DURABILITY, EXECUTOR, SEED)
+faults: $(STAMP)  ## kills, cuts and failovers that take minutes; with STORE=sqlite JOBS=1000000 KILLS=200, the fault ledger on that store, or on several (DURABILITY, EXECUTOR, SEED)
 ifdef STORE
-	@$(BIN)/python -m tests.faults.ledger --store $(STORE) --jobs $(or $(JOBS),10000) --kills $(or $(KILLS),20) $(if $(DURABILITY),--durability $(DURABILITY)) $(if $(EXECUTOR),--executor $(EXECUTOR)) $(if $(SEED),--seed $(SEED)) $(ARGS)
+	@for store in $(STORE); do $(BIN)/python -m tests.faults.ledger --store $$store --jobs $(or $(JOBS),10000) --kills $(or $(KILLS),20) $(if $(DURABILITY),--durability $(DURABILITY)) $(if $(EXECUTOR),--executor $(EXECUTOR)) $(if $(SEED),--seed $(SEED)) $(ARGS) || exit 1; done
 else
 	@JQ_TEST_FORMAT=delta $(PYTEST) -m faults $(ARGS)
 endif
@@ -123,7 +123,7 @@ bench-pipeline: $(STAMP)  ## the Spark pipeline against bare copies of its sourc
 
 setup: $(STAMP)  ## only make the virtual environment
 
-hooks: $(STAMP)  ## check every commit, and its subject, before git makes it
+hooks: $(STAMP)  ## check every commit, and its message, before git makes it
 	@$(STEP) "Installing pre-commit into $(VENV)" $(LOGS)/install-hooks.log $(PIP) pre-commit
 	@$(BIN)/pre-commit install
 

@@ -14,7 +14,8 @@
 - Packages do not need each other in a circle, not even for types.
 
 Only the last rule counts imports under `if TYPE_CHECKING`: modules of one package may name each
-other's types. Imports inside functions count.
+other's types. Those of `jobq` itself always count, because its names are imported when they are
+used. Imports inside functions count.
 """
 
 from __future__ import annotations
@@ -182,10 +183,12 @@ def unit_of(module: str) -> str:
     return "public"
 
 
-def imports(tree: ast.AST, names: frozenset[str], *, for_types: bool = False) -> Iterator[Import]:
+def imports(
+    module: str, tree: ast.AST, names: frozenset[str], *, for_types: bool = False
+) -> Iterator[Import]:
     """What a module imports at run time, or also for types. `names`: the package's modules, to tell
     `from a import module` from a name."""
-    for node in ast.walk(tree) if for_types else _at_run_time(tree):
+    for node in ast.walk(tree) if for_types or module == PACKAGE else _at_run_time(tree):
         if isinstance(node, ast.Import):
             for alias in node.names:
                 yield Import(alias.name, node.lineno)
@@ -210,7 +213,7 @@ def broken(module: str, source: str, names: frozenset[str]) -> Iterator[tuple[in
     """The rules that a module breaks: (line, what and why)."""
     tree = ast.parse(source)
     unit = unit_of(module)
-    for found in imports(tree, names):
+    for found in imports(module, tree, names):
         top = found.module.split(".")[0]
         if top == PACKAGE:
             problem = _wrong_way(unit, found.module)
@@ -315,7 +318,7 @@ def _graph(files: Mapping[str, Path], *, for_types: bool) -> dict[str, set[str]]
     return {
         module: {
             found.module
-            for found in imports(ast.parse(path.read_text()), names, for_types=for_types)
+            for found in imports(module, ast.parse(path.read_text()), names, for_types=for_types)
         }
         & names
         for module, path in files.items()

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import ast
 import inspect
+import subprocess
+import sys
 import textwrap
 from collections.abc import Iterator
 from pathlib import Path
@@ -85,6 +87,29 @@ def test_an_attribute_that_is_assigned_to_self_is_found() -> None:
     assert {"jobq.Queue.name", "jobq.Queue.url", "jobq.Worker.name", "jobq.Job.id"} <= set(
         public_names()
     )
+
+
+def test_a_name_is_imported_from_where_type_checkers_see_it() -> None:
+    """jobq imports its names when they are used: by a table, which type checkers do not see."""
+    (seen,) = (node for node in ast.parse(inspect.getsource(jobq)).body if isinstance(node, ast.If))
+    imports = [node for node in seen.body if isinstance(node, ast.ImportFrom)]
+    homes = {alias.name: node.module for node in imports for alias in node.names}
+    assert vars(jobq)["_HOMES"] == homes
+    assert sorted(homes) == sorted(jobq.__all__)
+
+
+def test_import_jobq_imports_no_queue_and_knows_all_names() -> None:
+    code = """
+        import sys, jobq
+        assert not {"asyncio", "msgspec", "jobq.api", "jobq.errors"} & set(sys.modules)
+        assert set(jobq.__all__) <= set(dir(jobq))
+        names = {}
+        exec("from jobq import *", names)
+        assert set(jobq.__all__) <= set(names)
+        assert jobq.Queue is names["Queue"]
+        assert not hasattr(jobq, "queue")
+    """
+    subprocess.run([sys.executable, "-c", textwrap.dedent(code)], check=True, timeout=60)
 
 
 if __name__ == "__main__":

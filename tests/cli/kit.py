@@ -3,11 +3,22 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from typing import Any
 
+import click
 from click.testing import CliRunner, Result
 
 from jobq.cli.ctl import main
+
+
+def commands_of(group: click.Group) -> Iterator[tuple[str, click.Command]]:
+    """The commands of a group by their names. Those of jq-ctl are imported."""
+    context = click.Context(group)
+    for name in group.list_commands(context):
+        command = group.get_command(context, name)
+        assert command is not None
+        yield name, command
 
 
 class Ctl:

@@ -10,8 +10,8 @@ from click.testing import CliRunner
 
 from jobq.cli.address import Address, WrongAddress, use_token_file
 from jobq.cli.ctl import main
+from jobq.cli.options import Command, Root
 from jobq.cli.options import Ctl as Control
-from jobq.cli.options import Root
 from jobq.cli.probes import ProbeOptions
 from tests.cli.kit import Ctl
 
@@ -21,7 +21,7 @@ def chosen(*args: str) -> str:
     found: list[str] = []
     root = Root("jq-ctl")
 
-    @root.command("look", cls=type(main.commands["version"]))
+    @root.command("look", cls=Command)
     @click.pass_context
     def look(ctx: click.Context) -> None:
         found.append(Control(ctx).backend.url)

@@ -14,13 +14,13 @@ import yaml
 from click.testing import CliRunner
 
 from jobq.cli.ctl import main
-from tests.cli.kit import Ctl
+from tests.cli.kit import Ctl, commands_of
 
 
 def leaves(command: click.Command, path: tuple[str, ...] = ()) -> list[tuple[str, ...]]:
     if not isinstance(command, click.Group):
         return [path]
-    return [leaf for name, sub in command.commands.items() for leaf in leaves(sub, (*path, name))]
+    return [leaf for name, sub in commands_of(command) for leaf in leaves(sub, (*path, name))]
 
 
 @pytest.mark.parametrize("path", leaves(main), ids=" ".join)

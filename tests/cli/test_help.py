@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Iterator
 from importlib.util import find_spec
 
@@ -9,10 +11,12 @@ import click
 import pytest
 from click.testing import CliRunner
 
+from jobq.cli.ctl import NOUNS
 from jobq.cli.ctl import main as ctl
 from jobq.cli.server import main as server
 from jobq.cli.worker import main as worker
 from jobq.relay.cli import main as relay
+from tests.cli.kit import commands_of
 
 ROOTS = {"jq-ctl": ctl, "jq-worker": worker, "jq-server": server, "jq-relay": relay}
 if find_spec("pyspark"):
@@ -25,7 +29,7 @@ def commands(name: str, command: click.Command) -> Iterator[tuple[str, click.Com
     """A command and all commands below it, with the words to call each."""
     yield name, command
     if isinstance(command, click.Group):
-        for word, below in command.commands.items():
+        for word, below in commands_of(command):
             yield from commands(f"{name} {word}", below)
 
 
@@ -65,3 +69,20 @@ def test_the_help_of_jq_ctl_says_where_it_looks_for_jobs_and_in_which_order() ->
     found = [text.find(place) for place in places]
     assert -1 not in found
     assert found == sorted(found)
+
+
+@pytest.mark.parametrize(("name", "command"), list(commands_of(ctl)), ids=list(NOUNS))
+def test_jq_ctl_says_of_a_noun_what_the_noun_says(name: str, command: click.Command) -> None:
+    assert NOUNS[name][0] == command.get_short_help_str(limit=200)
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["--version"]])
+def test_help_imports_no_noun_no_store_and_no_tables(arguments: list[str]) -> None:
+    code = f"""if True:
+        import sys
+        from jobq.cli.ctl import main
+        main({arguments!r}, standalone_mode=False)
+        heavy = {{"asyncio", "jobq.api", "jobq.cli.job", "jobq.stores", "msgspec", "rich", "yaml"}}
+        assert not heavy & set(sys.modules), heavy & set(sys.modules)
+    """
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60, stdout=subprocess.DEVNULL)

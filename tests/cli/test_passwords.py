@@ -15,6 +15,7 @@ from click.testing import CliRunner
 from jobq.cli.ctl import main as ctl
 from jobq.cli.worker import main as worker
 from jobq.relay.cli import main as relay
+from tests.cli.kit import commands_of
 from tests.stores.valkey import servers
 
 SECRET = "hunter2/?"
@@ -26,7 +27,7 @@ def leaves(
 ) -> Iterator[tuple[tuple[str, ...], click.Command]]:
     """Every command of the tree, with the words to call it."""
     if isinstance(command, click.Group):
-        for name, below in command.commands.items():
+        for name, below in commands_of(command):
             yield from leaves(below, (*path, name))
     else:
         yield path, command

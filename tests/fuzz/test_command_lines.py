@@ -16,6 +16,7 @@ import click
 from click.testing import CliRunner
 
 from jobq.cli.ctl import main
+from tests.cli.kit import commands_of
 
 LINES = int(os.environ.get("JQ_FUZZ_LINES", "400"))
 SEED = int(os.environ.get("JQ_FUZZ_SEED", "1"))
@@ -83,7 +84,7 @@ def commands(
 ) -> Iterator[tuple[tuple[str, ...], click.Command]]:
     """Every command that does something, with the words that name it."""
     if isinstance(command, click.Group):
-        for name, part in command.commands.items():
+        for name, part in commands_of(command):
             yield from commands(part, (*path, name))
     else:
         yield path, command

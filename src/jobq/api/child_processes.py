@@ -7,7 +7,6 @@ import logging
 from jobq.core.checks import check_bytes, check_int
 from jobq.core.policies import Permissions
 from jobq.errors import ConfigError
-from jobq.executors import sandbox
 from jobq.executors.cpus import usable_cpus
 from jobq.executors.settings import ExecutorSettings
 
@@ -45,7 +44,9 @@ def check_permissions(permissions: Permissions, executor: str, where: str) -> No
             f"{where}: permissions= need a process of their own, and executor={executor!r} has "
             "none: give executor='process' or 'command'"
         )
-    missing = sandbox.check(permissions)
+    from jobq.executors.sandbox import check
+
+    missing = check(permissions)
     if not missing:
         return
     text = f"{where}: this machine cannot enforce its permissions: {'; '.join(missing)}"

@@ -20,8 +20,7 @@ from jobq.core.records import JobKey, JobSpec, PutResult
 from jobq.core.states import State
 from jobq.core.waits import child_id, child_note
 from jobq.errors import InvalidJob
-from jobq.executors.pool.inside.run import RunInChild
-from jobq.executors.running import Running
+from jobq.executors.running import InChild, Running
 from jobq.stores.base import Store
 
 P = ParamSpec("P")
@@ -66,7 +65,7 @@ async def _revised(run: Running, enqueueing: Enqueueing) -> JobSpec:
 async def _put(run: Running, task: Task[..., Any], label: str, spec: JobSpec) -> PutResult:
     """Store a child, and a note which child it is."""
     child = JobKey(spec.queue, spec.id)
-    if isinstance(run, RunInChild):
+    if isinstance(run, InChild):
         note = not run.children.noted(label, child)
         return await run.put_child(label, spec, task._context.url, note=note)
     session = await task._context.session()

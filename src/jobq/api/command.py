@@ -20,7 +20,7 @@ from jobq.core.checks import check_task_name, shown
 from jobq.core.codec import Codec
 from jobq.core.records import Lease
 from jobq.errors import ConfigError, InvalidJob, UnfitArguments
-from jobq.executors.command import Call
+from jobq.executors.handlers import ProgramCall
 
 ANY_COMMAND = "jobq.command"
 """The task of jobs that bring their own command line. A worker has to allow the program."""
@@ -46,13 +46,13 @@ class CommandHandler(TaskHandler):
         self.env = tuple(env)
         self._command = tuple(command)
 
-    def call(self, lease: Lease) -> Call:
+    def call(self, lease: Lease) -> ProgramCall:
         """The command line of a job, and its arguments as a JSON object."""
         args, kwargs = self.bind(lease)
         given = inspect.signature(self.fn).bind(*args, **kwargs).arguments
         named = {**{k: v for k, v in given.items() if k != "more"}, **given.get("more", {})}
         line = [_filled(part, named, self.name) for part in self._command]
-        return Call(line, msgspec.json.encode(named))
+        return ProgramCall(line, msgspec.json.encode(named))
 
 
 class AnyCommandHandler(CommandHandler):
@@ -63,7 +63,7 @@ class AnyCommandHandler(CommandHandler):
         super().__init__(ANY_COMMAND, fn, ArgumentDecoder(fn, ANY_COMMAND), codec, {}, [], [])
         self.programs = tuple(allowed)
 
-    def call(self, lease: Lease) -> Call:
+    def call(self, lease: Lease) -> ProgramCall:
         """The command line of a job, and its `stdin` as JSON."""
         args, kwargs = self.bind(lease)
         given = {**dict(zip(("argv", "stdin"), args, strict=False)), **kwargs}
@@ -83,7 +83,7 @@ class AnyCommandHandler(CommandHandler):
                 f"this worker does not allow the program {line[0]!r}: start it with "
                 f"--allow-command {line[0]}"
             )
-        return Call(line, msgspec.json.encode(given.get("stdin")))
+        return ProgramCall(line, msgspec.json.encode(given.get("stdin")))
 
 
 def make_command(

@@ -18,8 +18,7 @@ from jobq.core.checks import Seconds, shown, to_ms
 from jobq.core.defaults import LOG_LINE
 from jobq.core.moments import moment
 from jobq.errors import ConfigError, InvalidJob, JobNotFound
-from jobq.executors.pool.inside.run import RunInChild
-from jobq.executors.running import Running, running
+from jobq.executors.running import InChild, Running, running
 from jobq.stores.base import CallerTransaction, transactional_of
 
 P = ParamSpec("P")
@@ -123,7 +122,7 @@ class CurrentJob:
             found = f"yielded a {type(value).__name__}"
             if value is None:
                 found = "yielded nothing: give Worker(…, lifespan=…)"
-                if isinstance(self._run, RunInChild):
+                if isinstance(self._run, InChild):
                     found += ". A child process whose task has permissions has no lifespan"
             raise ConfigError(
                 f"job {self.id} ({self.name}) needs a {kind.__name__} from the worker's lifespan, "
@@ -241,7 +240,7 @@ class CurrentJob:
 
     def _joined(self, connection: object, result: Any) -> tuple[CallerTransaction, bytes]:
         run = self._run
-        if isinstance(run, RunInChild):
+        if isinstance(run, InChild):
             raise ConfigError(
                 f"complete_in: job {self.id} ({self.name}) runs in a process of its own, which has "
                 "no store; use executor='thread', or an async handler"

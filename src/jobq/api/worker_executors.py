@@ -6,6 +6,7 @@ import dataclasses
 import os
 import shutil
 from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING
 
 from jobq.api.child_processes import check_permissions
 from jobq.engine.executors import Executors
@@ -14,8 +15,10 @@ from jobq.errors import ConfigError
 from jobq.executors import check_executor
 from jobq.executors.handlers import Callee
 from jobq.executors.lifespan import LifespanFunction, lifespan_address
-from jobq.executors.sandbox import Confined
 from jobq.executors.settings import ExecutorSettings
+
+if TYPE_CHECKING:
+    from jobq.executors.sandbox import Confined
 
 
 class WorkerExecutors(Executors):
@@ -71,6 +74,8 @@ class WorkerExecutors(Executors):
 
 def _confined(queue: Source) -> Iterator[Confined]:
     """The tasks of a queue that have permissions."""
+    from jobq.executors.sandbox import Confined
+
     for task in queue.tasks.values():
         if (permissions := getattr(task, "permissions", None)) is not None:
             where = f"task {task.name} of queue {queue.qname.queue}"

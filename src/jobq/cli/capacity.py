@@ -12,8 +12,8 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from jobq.capacity import Load, Plan, default_measured, plan, read_measured
-from jobq.cli.options import DURATION, FAILED, Command, Size, guarded
-from jobq.cli.output import Column, Format, Output, details, table
+from jobq.cli.options import DURATION, FAILED, Command, Format, Size, guarded
+from jobq.cli.output import Column, Output, details, table
 from jobq.core import durations
 from jobq.core.sizes import shown_size
 

@@ -4,45 +4,42 @@ from __future__ import annotations
 
 import click
 
-from jobq.cli import queue_removal as _queue_removal  # noqa: F401 - adds commands to `queue`
-from jobq.cli import readers as _readers  # noqa: F401 - adds commands to `queue`
-from jobq.cli.capacity import capacity
-from jobq.cli.dead import dead
-from jobq.cli.events import events
-from jobq.cli.flow import flow
-from jobq.cli.job import job
-from jobq.cli.limit import limit
-from jobq.cli.lock import lock
 from jobq.cli.options import Root
-from jobq.cli.queue import queue
-from jobq.cli.schedule import schedule
-from jobq.cli.store import store
-from jobq.cli.system import status, version
-from jobq.cli.top import top
-from jobq.cli.web import web
-from jobq.cli.workers import worker
 from jobq.core.version import __version__
 
-NOUNS: tuple[click.Command, ...] = (
-    job,
-    queue,
-    dead,
-    flow,
-    schedule,
-    limit,
-    lock,
-    worker,
-    events,
-    store,
-    top,
-    web,
-    capacity,
-    status,
-    version,
-)
+NOUNS: dict[str, tuple[str, ...]] = {
+    "job": ("Submit, inspect, cancel and rerun jobs.", "jobq.cli.job"),
+    "queue": (
+        "Inspect queues; pause, hold, clean or remove a whole queue.",
+        "jobq.cli.queue",
+        "jobq.cli.queue_removal",
+        "jobq.cli.readers",
+    ),
+    "dead": ("Dead letters: jobs that failed for good.", "jobq.cli.dead"),
+    "flow": ("Show, cancel and rerun jobs that wait for other jobs.", "jobq.cli.flow"),
+    "schedule": ("List, create, pause, run and remove schedules.", "jobq.cli.schedule"),
+    "limit": ("Show and change the limits of queues and keys.", "jobq.cli.limit"),
+    "lock": ("Show who holds a unique lock, and release it.", "jobq.cli.lock"),
+    "worker": (
+        "List workers, and ask them to drain, resume or run more jobs.",
+        "jobq.cli.workers",
+    ),
+    "events": ("Print events: the latest, all, or new ones as they happen.", "jobq.cli.events"),
+    "store": ("Migrate a store, or move its queues to another one.", "jobq.cli.store"),
+    "top": ("Show queues, rates, workers and failures live. q quits.", "jobq.cli.top"),
+    "web": ("Serve the dashboard of queues, jobs, flows and workers.", "jobq.cli.web"),
+    "capacity": ("Estimate the servers and workers that a load needs.", "jobq.cli.capacity"),
+    "status": (
+        "Show the store's queues and workers, and what needs attention.",
+        "jobq.cli.system",
+    ),
+    "version": ("Print the versions of jobq, Python and the platform.", "jobq.cli.system"),
+}
+"""The short help of each command, which a test compares with it, and its modules (see `Root`)."""
 
 main = Root(
     "jq-ctl",
+    nouns=NOUNS,
     help="""Inspect and operate a jobq store: its jobs, queues, schedules and workers.
 
     Set the store with --url, or the jq-server with --server-addr. Without either option, jq-ctl
@@ -63,9 +60,6 @@ main = Root(
 )
 
 main = click.version_option(__version__, prog_name="jq-ctl")(main)
-
-for _noun in NOUNS:
-    main.add_command(_noun)
 
 if __name__ == "__main__":
     main()

@@ -5,11 +5,11 @@ printed as one line."""
 
 from __future__ import annotations
 
-import asyncio
 import os
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from functools import update_wrapper
-from typing import TYPE_CHECKING, Any, ClassVar, Concatenate, NoReturn, ParamSpec, cast
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, ClassVar, Concatenate, Literal, NoReturn, ParamSpec, cast
 
 import click
 
@@ -23,14 +23,14 @@ from jobq.cli.address import (
     WrongAddress,
     use_token_file,
 )
-from jobq.cli.backend import Backend
-from jobq.cli.output import FORMATS, Format, Output
 from jobq.console.discreet import Discreet, DiscreetGroup, safe_message
 from jobq.core.durations import parse_duration
 from jobq.core.sizes import parse_size
 from jobq.errors import ConfigError, InvalidJob, JobqError
 
 P = ParamSpec("P")
+Format = Literal["table", "json", "yaml"]
+FORMATS: tuple[Format, ...] = ("table", "json", "yaml")
 FAILED, USAGE, INTERRUPTED = 1, 2, 130
 _INSTEAD_OF = {"url": "server_addr", "server_addr": "url"}
 _READ_BY_ADDRESS = {*_INSTEAD_OF, *TLS_OPTIONS, "token_file"}
@@ -42,6 +42,8 @@ _SERVER_ADDR_HELP = SERVER_ADDR_HELP.replace("Cannot be combined with", "Instead
 
 
 if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
+
     _Seconds = click.ParamType[float]
     _Bytes = click.ParamType[int]
 else:  # generic since click 8.2 only
@@ -220,9 +222,49 @@ class Noun(_Helped, DiscreetGroup):
 
 
 class Root(Noun):
-    """jq-ctl itself. Only the root reads options from the environment."""
+    """jq-ctl itself. Only the root reads options from the environment.
+
+    `nouns` names its commands: what each does, and the modules that define it. The first module has
+    the command under its name, and the others add to it. They are imported when the command is
+    used, so `jq-ctl --help` and the completion of a noun import none."""
 
     is_root = True
+
+    def __init__(
+        self, *args: Any, nouns: Mapping[str, tuple[str, ...]] | None = None, **attrs: Any
+    ) -> None:
+        super().__init__(*args, **attrs)
+        self.nouns = nouns or {}
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """In the order of the table."""
+        return list(self.nouns)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Import a command."""
+        if cmd_name in self.nouns and cmd_name not in self.commands:
+            _, *names = self.nouns[cmd_name]
+            module, *_ = [import_module(name) for name in names]
+            self.add_command(getattr(module, cmd_name))
+        return super().get_command(ctx, cmd_name)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write what each command does."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, does) for name, (does, *_) in self.nouns.items()])
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """The commands and options that begin like this."""
+        from click.shell_completion import CompletionItem
+
+        return [
+            *(
+                CompletionItem(name, help=does)
+                for name, (does, *_) in self.nouns.items()
+                if name.startswith(incomplete)
+            ),
+            *click.Command.shell_complete(self, ctx, incomplete),
+        ]
 
 
 def noun(name: str, help: str) -> Noun:
@@ -237,6 +279,10 @@ class Ctl:
     """Passed to every command: the store, and where to print the result."""
 
     def __init__(self, ctx: click.Context) -> None:
+        # Here, because --help needs neither a store nor tables.
+        from jobq.cli.backend import Backend
+        from jobq.cli.output import Output
+
         given: Callable[[str], Any] = lambda name: ctx.meta.get(f"jobq.{name}")  # noqa: E731 - read often, here only
         self.out = Output(cast(Format, given("output") or "table"))
         use_token_file(given("token_file"))
@@ -270,6 +316,8 @@ def on_store(
     def wrap(fn: Callable[Concatenate[Ctl, P], Awaitable[int | None]]) -> Callable[..., None]:
         @click.pass_context
         def command(ctx: click.Context, /, *args: P.args, **kwargs: P.kwargs) -> None:
+            import asyncio
+
             ctl = Ctl(ctx)
 
             async def run() -> int:

@@ -7,10 +7,10 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from enum import Enum
-from typing import Any, Literal
+from functools import cache
+from typing import TYPE_CHECKING, Any
 
 import msgspec
-import yaml
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 from rich.table import Table
@@ -20,10 +20,12 @@ from jobq.cli.tables import Cell, Column, cell, table
 from jobq.console.discreet import safe_message
 from jobq.core.printable import is_harmless, json_text, lines
 
-__all__ = ["FORMATS", "Cell", "Column", "Format", "Output", "cell", "details", "plain", "table"]
+if TYPE_CHECKING:
+    import yaml
 
-Format = Literal["table", "json", "yaml"]
-FORMATS: tuple[Format, ...] = ("table", "json", "yaml")
+    from jobq.cli.options import Format
+
+__all__ = ["Cell", "Column", "Output", "cell", "details", "plain", "table"]
 
 # Characters per line when stdout is not a terminal: wide enough that grep and awk see whole values.
 _PIPE_WIDTH = 10_000
@@ -109,8 +111,16 @@ def _bytes(value: bytes) -> Any:
         return {"base64": base64.b64encode(value).decode()}
 
 
-class _Dumper(yaml.SafeDumper):
+@cache
+def _dumper() -> type[yaml.SafeDumper]:
     """Writes strings with control characters in double quotes, so that YAML escapes them."""
+    import yaml  # 12 ms, and only -o yaml needs it
+
+    class Dumper(yaml.SafeDumper):
+        pass
+
+    Dumper.add_representer(str, _quoted)
+    return Dumper
 
 
 def _quoted(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
@@ -119,12 +129,11 @@ def _quoted(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
     )
 
 
-_Dumper.add_representer(str, _quoted)
-
-
 def _yaml(document: Any) -> str:
+    import yaml
+
     text: str = yaml.dump(
-        plain(document), Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=120
+        plain(document), Dumper=_dumper(), sort_keys=False, allow_unicode=True, width=120
     )
     # The dumper leaves marks that reorder text unescaped, inside quotes. Escape them as JSON does.
     return json_text(text)

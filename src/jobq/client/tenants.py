@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 from concurrent.futures import ThreadPoolExecutor
-from urllib.parse import parse_qs, urlsplit
 
 from jobq.core.checks import shown
 from jobq.errors import ConfigError
@@ -34,6 +33,8 @@ def tenant_for(url: str, named: str | None) -> str | None:
         raise _other(named, claimed, "token")
     if named is not None:
         return named
+    from urllib.parse import parse_qs, urlsplit  # 3 ms, and only clients of a server need it
+
     if token() is None and "cert" in parse_qs(urlsplit(url).query):
         return None
     return claimed or DEFAULT_TENANT

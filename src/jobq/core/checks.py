@@ -12,7 +12,6 @@ import math
 import re
 from collections.abc import Iterable
 from datetime import datetime, timedelta
-from difflib import get_close_matches
 from uuid import UUID
 
 from jobq.core.records import MAX_ID_LENGTH, MAX_PRIORITY
@@ -401,5 +400,7 @@ def check_known(names: Iterable[str], known: Iterable[str], what: str = "option"
 
 def did_you_mean(value: object, known: Iterable[str]) -> str:
     """` (did you mean 'x'?)`, or an empty string."""
+    from difflib import get_close_matches  # 1 ms, and only a mistake needs it
+
     near = get_close_matches(value, tuple(known), n=1) if isinstance(value, str) else []
     return f" (did you mean {near[0]!r}?)" if near else ""

@@ -11,12 +11,13 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta, tzinfo
 from functools import lru_cache
-from zoneinfo import ZoneInfo, available_timezones
-
-from cronsim import CronSim, CronSimError
+from typing import TYPE_CHECKING
 
 from jobq.core.checks import did_you_mean, shown
 from jobq.errors import ConfigError
+
+if TYPE_CHECKING:
+    from cronsim import CronSim
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _SECOND, _DAY = timedelta(seconds=1), timedelta(days=1)
@@ -42,6 +43,20 @@ _ALIASES = {
 }
 
 
+class _Unreadable(Exception):
+    """cronsim cannot read the expression."""
+
+
+def _calendar(expression: str, after: datetime) -> CronSim:
+    """The times of an expression after a wall-clock time, without a zone."""
+    from cronsim import CronSim, CronSimError
+
+    try:
+        return CronSim(expression, after)
+    except CronSimError as e:
+        raise _Unreadable from e
+
+
 # ── reading expressions ───────────────────────────────────────────────────────────────────────────
 
 
@@ -56,8 +71,8 @@ def check_expression(expression: object) -> str:
         raise ConfigError(f"cron {shown(expression)} is too long: at most {_MAX_LENGTH} characters")
     plain = _ALIASES.get(expression.strip().lower(), expression)
     try:
-        next(CronSim(plain, datetime(2000, 1, 1)))
-    except CronSimError:
+        next(_calendar(plain, datetime(2000, 1, 1)))
+    except _Unreadable:
         raise ConfigError(f"cron {expression!r}: {_mistake(plain)}") from None
     except (StopIteration, OverflowError):
         raise ConfigError(f"cron {expression!r} never matches a time") from None
@@ -108,8 +123,8 @@ def _reads(index: int, text: str) -> bool:
     alone = ["*"] * 6
     alone[index] = text
     try:
-        CronSim(" ".join(alone) if text else "", datetime(2000, 1, 1))
-    except CronSimError:
+        _calendar(" ".join(alone) if text else "", datetime(2000, 1, 1))
+    except _Unreadable:
         return index == 3 and text.isdigit() and 1 <= int(text) <= 31
     return True
 
@@ -121,6 +136,8 @@ def check_zone(tz: object) -> str:
     try:
         _zone(tz)
     except (ValueError, OSError, LookupError):
+        from zoneinfo import available_timezones
+
         raise ConfigError(
             f"tz={shown(tz)} is not a known time zone{did_you_mean(tz, available_timezones())}"
         ) from None
@@ -129,7 +146,11 @@ def check_zone(tz: object) -> str:
 
 @lru_cache(maxsize=256)
 def _zone(name: str) -> tzinfo:
-    return UTC if name == "UTC" else ZoneInfo(name)
+    if name == "UTC":
+        return UTC
+    from zoneinfo import ZoneInfo  # with cronsim 5 ms, which only processes with schedules pay
+
+    return ZoneInfo(name)
 
 
 # ── times ─────────────────────────────────────────────────────────────────────────────────────────
@@ -152,12 +173,12 @@ def next_time(expression: str, tz: str, after_ms: int) -> int | None:
 
 @lru_cache(maxsize=256)
 def _names_hours(expression: str) -> bool:
-    return len(CronSim(expression, datetime(2000, 1, 1)).hours) < 24
+    return len(_calendar(expression, datetime(2000, 1, 1)).hours) < 24
 
 
 def _on_the_wall(expression: str, zone: tzinfo, after: datetime) -> datetime:
     """The first named wall-clock time after `after`. Each one counts once."""
-    walls = CronSim(expression, after.astimezone(zone).replace(tzinfo=None, fold=0))
+    walls = _calendar(expression, after.astimezone(zone).replace(tzinfo=None, fold=0))
     while True:
         found = _moment(next(walls), zone)
         if found > after:  # in the second hour of an overlap, the wall shows past times
@@ -184,7 +205,7 @@ def _elapsed(expression: str, zone: tzinfo, after: datetime) -> datetime:
         wall = start.replace(tzinfo=None) + offset
         if start is not after:
             wall -= _SECOND  # the moment of the change may match as well
-        found = (next(CronSim(expression, wall)) - offset).replace(tzinfo=UTC)
+        found = (next(_calendar(expression, wall)) - offset).replace(tzinfo=UTC)
         change = _next_change(zone, start, found)
         if change is None:
             return found

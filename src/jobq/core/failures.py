@@ -6,8 +6,8 @@ from __future__ import annotations
 
 import hashlib
 import re
-import sysconfig
 import traceback
+from functools import cache
 from types import TracebackType
 from typing import NamedTuple
 
@@ -42,9 +42,14 @@ def _slashes(path: str) -> str:
 
 
 _HERE = _slashes(__file__).rpartition("core/")[0]
-_LIBRARIES = tuple(
-    {_slashes(sysconfig.get_path(name)) for name in ("stdlib", "platstdlib", "purelib", "platlib")}
-)
+
+
+@cache
+def _libraries() -> tuple[str, ...]:
+    import sysconfig  # 2 ms, and only a failure needs it
+
+    names = ("stdlib", "platstdlib", "purelib", "platlib")
+    return tuple({_slashes(sysconfig.get_path(name)) for name in names})
 
 
 class Description(NamedTuple):
@@ -229,7 +234,7 @@ def _origin(tb: TracebackType | None) -> str:
         code = tb.tb_frame.f_code
         file = _slashes(code.co_filename)
         innermost = f"{file.rpartition('/')[2]}:{code.co_qualname}"
-        if not file.startswith((*_LIBRARIES, _HERE, "<frozen")):
+        if not file.startswith((*_libraries(), _HERE, "<frozen")):
             own = innermost
         tb = tb.tb_next
     return own or innermost

@@ -10,13 +10,15 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from importlib import import_module
-from typing import Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from jobq.errors import ConfigError
 from jobq.executors.ends import Ended
 from jobq.executors.handlers import Callee
 from jobq.executors.running import Running
-from jobq.executors.settings import ExecutorSettings
+
+if TYPE_CHECKING:
+    from jobq.executors.settings import ExecutorSettings
 
 # Name → module with `open()`. It is imported when a task first needs it.
 _MODULES = {
@@ -90,10 +92,10 @@ class ApartExecutor(Protocol):
         ...
 
 
-def open_executor(name: str, settings: ExecutorSettings | None = None) -> Executor | ApartExecutor:
+def open_executor(name: str, settings: ExecutorSettings) -> Executor | ApartExecutor:
     """Return the executor of that name for the running event loop."""
     module = import_module(_MODULES[check_executor(name)])
-    executor: Executor | ApartExecutor = module.open(settings or ExecutorSettings())
+    executor: Executor | ApartExecutor = module.open(settings)
     return executor
 
 

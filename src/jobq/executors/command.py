@@ -22,7 +22,7 @@ import random
 import shutil
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, Literal, Protocol
 
 import msgspec
 
@@ -34,7 +34,7 @@ from jobq.core.policies import Permissions, Retry
 from jobq.core.records import Lease
 from jobq.errors import ConfigError
 from jobq.executors.ends import Died, Ended, Interrupted
-from jobq.executors.handlers import Callee
+from jobq.executors.handlers import Callee, ProgramCall
 from jobq.executors.programs import Program, Written
 from jobq.executors.running import Running
 from jobq.executors.sandbox import explain_signal
@@ -50,13 +50,6 @@ KEPT_VARIABLES = ("LANG", "PATH", "TZ")
 
 class CommandFailed(Exception):
     """A program ended with an exit code that is not 0."""
-
-
-class Call(NamedTuple):
-    """What to run for one job."""
-
-    arguments: list[str]
-    stdin: bytes
 
 
 class Command(Callee, Protocol):
@@ -82,7 +75,7 @@ class Command(Callee, Protocol):
         """How many bytes a result may take."""
         ...
 
-    def call(self, lease: Lease) -> Call:
+    def call(self, lease: Lease) -> ProgramCall:
         """The command line and the input for a job. Raises UnfitArguments if one is wrong."""
         ...
 

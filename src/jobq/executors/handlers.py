@@ -43,6 +43,13 @@ class Callee(Protocol):
         ...
 
 
+class ProgramCall(NamedTuple):
+    """The program that a command task runs for one job, and its input."""
+
+    arguments: list[str]
+    stdin: bytes
+
+
 class Address(NamedTuple):
     """Where a task is defined: the module and name of its function, the task and its queue.
 

@@ -9,7 +9,7 @@ import asyncio
 from contextvars import ContextVar
 from typing import Any, Protocol
 
-from jobq.core.records import Checkpoint, Lease, LeaseRef, Steps
+from jobq.core.records import Checkpoint, JobSpec, Lease, LeaseRef, PutResult, Steps
 from jobq.core.steps import RecordedSteps
 from jobq.core.waits import Children, Inbox
 from jobq.stores.base import Store
@@ -112,6 +112,14 @@ class Running(Protocol):
         Raises LeaseLost if the lease is lost: nothing was stored, and the run is interrupted.
         """
         ...
+
+
+class InChild:
+    """A run in a child process, which has no store: what needs one asks the worker."""
+
+    async def put_child(self, label: str, spec: JobSpec, url: str, *, note: bool) -> PutResult:
+        """Let the worker enqueue a child job, whose queue is in the store at `url`."""
+        raise NotImplementedError
 
 
 running: ContextVar[Running] = ContextVar("jobq_running")

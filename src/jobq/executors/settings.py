@@ -3,9 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from jobq.executors.cpus import usable_cpus
-from jobq.executors.sandbox import Sandboxes
+
+if TYPE_CHECKING:
+    from jobq.executors.sandbox import Sandboxes
+
+
+def _sandboxes() -> Sandboxes:
+    # Here, because the sandbox takes 15 ms to import, and only workers need it.
+    from jobq.executors.sandbox import Sandboxes
+
+    return Sandboxes()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,4 +32,4 @@ class ExecutorSettings:
     # The module and the name of the function of the worker's lifespan.
     lifespan: tuple[str, str] | None = None
     # What children with permissions may use.
-    sandboxes: Sandboxes = field(default_factory=Sandboxes, compare=False)
+    sandboxes: Sandboxes = field(default_factory=_sandboxes, compare=False)

@@ -15,10 +15,11 @@ from jobq.core.waits import Children, Inbox
 from jobq.executors.handlers import Callee
 from jobq.executors.pool.inside.worker_connection import JobOver, WorkerConnection
 from jobq.executors.pool.messages import AddRequest, KeepRequest, NoteRequest
+from jobq.executors.running import InChild
 from jobq.stores.base import Store
 
 
-class RunInChild:
+class RunInChild(InChild):
     """Fits `executors.running.Running`."""
 
     unfinished: asyncio.Future[None] | None = None
