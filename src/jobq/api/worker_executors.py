@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import shutil
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
@@ -74,12 +73,14 @@ class WorkerExecutors(Executors):
 
 def _confined(queue: Source) -> Iterator[Confined]:
     """The tasks of a queue that have permissions."""
-    from jobq.executors.sandbox import Confined
-
     for task in queue.tasks.values():
         if (permissions := getattr(task, "permissions", None)) is not None:
+            from shutil import which
+
+            from jobq.executors.sandbox import Confined
+
             where = f"task {task.name} of queue {queue.qname.queue}"
-            programs = filter(None, map(shutil.which, getattr(task, "programs", ())))
+            programs = filter(None, map(which, getattr(task, "programs", ())))
             yield Confined(where, permissions, tuple(map(os.path.abspath, programs)))
 
 
