@@ -21,7 +21,7 @@ import click
 from pyspark.sql import SparkSession
 
 from bench.pipeline import Line, Meter, events_of, show
-from jobq.pipeline.audit import audit
+from jobq.pipeline.audit.audit import audit
 from jobq.pipeline.jobs.run import PipelineRun
 from jobq.pipeline.lake import Lake
 from jobq.pipeline.session import open_session

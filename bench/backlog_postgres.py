@@ -26,7 +26,7 @@ from bench.drive import started
 from bench.measures import Session
 from bench.places import Postgres, ask_postgres, postgres_database
 from bench.roster import CONTENDERS
-from jobq.core.records import Claim, Complete, Lease, QueueName
+from jobq.core.records.jobs import Claim, Complete, Lease, QueueName
 from jobq.stores import open_store
 
 CLAIM = 1.3

@@ -30,7 +30,7 @@ import click
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from jobq.pipeline.audit import audit
+from jobq.pipeline.audit.audit import audit
 from jobq.pipeline.jobs.run import PipelineRun
 from jobq.pipeline.lake import Lake
 from jobq.pipeline.session import open_session

@@ -48,9 +48,9 @@ async def serve(url: str, certificates: Path | None) -> None:
     """Serve a store until killed. Prints the port."""
     import grpc
 
+    from jobq.server.config import ServerSettings
     from jobq.server.context import ServerContext
     from jobq.server.exchange import ExchangeService
-    from jobq.server.settings import ServerSettings
     from jobq.stores import open_store
 
     async with open_store(url) as store:

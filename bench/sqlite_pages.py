@@ -27,7 +27,7 @@ from rich.progress import track
 from rich.table import Table
 
 from jobq.stores.relational.rows import NewJob
-from jobq.stores.sqlite import queries
+from jobq.stores.sqlite import statements
 from jobq.stores.sqlite.schema import every_statement
 
 ROUNDS = 5
@@ -101,7 +101,7 @@ def schema(connection: Any) -> dict[str, str]:
     """Create the tables and a queue. Returns the statements."""
     for statement in every_statement():
         connection.execute(statement)
-    hot = queries.load("hot.sql")
+    hot = statements.load("hot.sql")
     connection.execute(hot["make_queue"], ("t", "q"))
     return hot
 

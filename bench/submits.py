@@ -21,7 +21,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from bench.roster import ROOT
-from jobq.cli.event_loop import run_in_loop
+from jobq.cli.app import run_in_loop
 
 CLIENT = ROOT / "bench" / "peers" / "submits"
 QUEUE = "submits"
@@ -80,8 +80,8 @@ def _client(client: Path, port: str, seconds: float, rate: float) -> tuple[float
 
 
 async def _waits(url: str) -> list[int]:
-    from jobq.core.records import Filter, QueueName
-    from jobq.core.states import State
+    from jobq.core.records.jobs import Filter, QueueName
+    from jobq.core.records.states import State
     from jobq.stores import open_store
 
     waits: list[int] = []
@@ -121,10 +121,9 @@ def _process(role: str, url: str) -> Iterator[str]:
 
 
 async def _serve(url: str) -> None:
+    from jobq.server.config import ServerSettings
     from jobq.server.context import ServerContext
-    from jobq.server.host import Host
-    from jobq.server.services import SERVICES
-    from jobq.server.settings import ServerSettings
+    from jobq.server.host import SERVICES, Host
     from jobq.stores import open_store
 
     async with open_store(url) as store:

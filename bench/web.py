@@ -27,9 +27,9 @@ from rich.table import Table
 
 import jobq.web
 from bench.places import place
-from jobq.core.queues import QueueConfig, RetentionData, ScheduleSpec
-from jobq.core.records import Claim, Complete, Fail, Failure, JobSpec, QueueName
-from jobq.core.workers import WorkerRecord
+from jobq.core.records.jobs import Claim, Complete, Fail, Failure, JobSpec, QueueName
+from jobq.core.records.queues import QueueConfig, RetentionData, ScheduleSpec
+from jobq.core.records.workers import WorkerRecord
 from jobq.stores import open_store
 from jobq.stores.base import Store
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 
 from jobq import Queue
+from jobq.server.config import ServerSettings
 from jobq.server.context import ServerContext
 from jobq.server.host import Host
-from jobq.server.settings import ServerSettings
 from jobq.server.workers import WorkerService
 from jobq.stores import open_store
 from jobq.testing import FakeWorker

@@ -66,7 +66,7 @@ def _problem_of_subject(subject: str) -> str | None:
     if not WORD.fullmatch(first) or first in NOT_A_VERB or other_form:
         return (
             f"the subject begins with {first!r}: begin with a verb in the imperative and a capital "
-            'letter, as in "Move QueueStats to core/queues.py"'
+            'letter, as in "Move QueueStats to core/records/queues.py"'
         )
     return None
 

@@ -14,7 +14,7 @@ from html import escape
 from itertools import groupby
 from pathlib import Path
 
-from jobq.core.states import ENDED, TRANSITIONS, State, Transition
+from jobq.core.records.states import ENDED, TRANSITIONS, State, Transition
 
 FOLDER = Path(__file__).resolve().parent.parent / "docs" / "diagrams"
 LINE = 17

@@ -1,4 +1,4 @@
-"""Write what follows from the fields of an event, which core/event_records.py defines.
+"""Write what follows from the fields of an event, which core/records/events.py defines.
 
 python scripts/event_schemas.py           write the files; refuses changes that break consumers
 python scripts/event_schemas.py --check   exit 1 if the files are not up to date
@@ -15,10 +15,10 @@ from pathlib import Path
 from textwrap import wrap
 from typing import Any
 
-from jobq.core.event_records import FIELDS, Field
-from jobq.core.marks import MARK
-from jobq.core.states import Kind, QueueKind, State
-from jobq.core.wire import GAP, VERSION
+from jobq.core.records.events import FIELDS, Field
+from jobq.core.records.marks import MARK
+from jobq.core.records.states import Kind, QueueKind, State
+from jobq.core.records.wire import GAP, VERSION
 from jobq.pipeline import tables
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -198,7 +198,7 @@ def breaks(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
 def files() -> dict[Path, str]:
     """The files and their contents."""
     schemas = ((JSON_FILE, json_schema()), (AVRO_FILE, avro_schema()))
-    note = "from core/event_records.py by scripts/event_schemas.py\n"
+    note = "from core/records/events.py by scripts/event_schemas.py\n"
     table = tables.as_markdown(tables.EVENTS)
     return {
         **{

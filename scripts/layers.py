@@ -70,8 +70,8 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "encryption": frozenset({"core", "errors"}),
     # `console` is what the command lines share: logging, and errors that show no password.
     "console": frozenset({"core", "errors"}),
-    # `capacity` is a model: it opens no store.
-    "capacity": frozenset({"core", "errors"}),
+    # `operations.capacity` is a model: it opens no store.
+    "operations.capacity": frozenset({"core", "errors"}),
     # `supervisor` starts worker processes again by their command line: it knows no worker.
     "supervisor": frozenset({"core", "errors"}),
     "relay": PUBLIC | {"console"},
@@ -86,7 +86,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "cli": PUBLIC
     | {
         "access",
-        "capacity",
+        "operations.capacity",
         "rpc",
         "relay",
         "server",

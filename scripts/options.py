@@ -1,4 +1,4 @@
-"""Write what follows from the table of options (core/options.py) where a loop would not do.
+"""Write what follows from the table of options (core/records/options.py) where a loop would not do.
 
 python scripts/options.py           write the lines between the marks of each file
 python scripts/options.py --check   exit 1 if a file is not up to date
@@ -15,20 +15,20 @@ import textwrap
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
-from jobq.core.options import APPLIED, BY_NAME, FIELDS, OPTIONS, TASK_OPTIONS, Option
-from jobq.core.records import JobSpec, Lease
-from jobq.stores.relational.options import STORE_FIELDS_AT, StoreFields
+from jobq.core.records.jobs import JobSpec, Lease
+from jobq.core.records.options import APPLIED, BY_NAME, FIELDS, OPTIONS, TASK_OPTIONS, Option
+from jobq.stores.relational.packed import STORE_FIELDS_AT, StoreFields
 
 ROOT = Path(__file__).resolve().parent.parent
 FILES = (
-    "src/jobq/core/new_jobs.py",
-    "src/jobq/core/call_options.py",
-    "src/jobq/stores/relational/options.py",
+    "src/jobq/core/rules/new_jobs.py",
+    "src/jobq/core/records/jobs.py",
+    "src/jobq/stores/relational/packed.py",
     "src/jobq/stores/relational/claim.py",
     "src/jobq/stores/valkey/stored_job.py",
-    "src/jobq/stores/valkey/job_replies.py",
+    "src/jobq/stores/valkey/jobs.py",
     "src/jobq/api/options.py",
-    "src/jobq/api/applied.py",
+    "src/jobq/api/info.py",
     "docs/guide/tasks.md",
 )
 _MARKED = re.compile(
@@ -235,7 +235,7 @@ def main(arguments: list[str]) -> int:
                 path.write_text(new, encoding="utf-8")
     if "--check" in arguments and stale:
         print(
-            f"{', '.join(stale)}: not as core/options.py says: run python scripts/options.py",
+            f"{', '.join(stale)}: not as core/records/options.py says: run scripts/options.py",
             file=sys.stderr,
         )
         return 1

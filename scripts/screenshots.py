@@ -23,8 +23,8 @@ from urllib.parse import urlencode
 import uvicorn
 
 from jobq import Cron, Every, Queue, Worker, current_job
-from jobq.core.queues import Limits, QueueConfig, Window
-from jobq.core.records import Claim, Complete, Fail, Failure, JobSpec, Lease, QueueName
+from jobq.core.records.jobs import Claim, Complete, Fail, Failure, JobSpec, Lease, QueueName
+from jobq.core.records.queues import Limits, QueueConfig, Window
 from jobq.stores import open_store
 from jobq.stores.base import Store
 from jobq.web import app

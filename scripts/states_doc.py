@@ -1,4 +1,4 @@
-"""Write docs/states.md from core/states.py, so that the page always matches the code.
+"""Write docs/states.md from core/records/states.py, so that the page always matches the code.
 
 python scripts/states_doc.py           write the page
 python scripts/states_doc.py --check   exit 1 if the page is not up to date
@@ -10,7 +10,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from jobq.core.states import TRANSITIONS, QueueKind, State
+from jobq.core.records.states import TRANSITIONS, QueueKind, State
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "states.md"
 
@@ -54,7 +54,7 @@ def page() -> str:
 def _head() -> Iterator[str]:
     yield "# States"
     yield ""
-    yield "<!-- scripts/states_doc.py writes this page from core/states.py. -->"
+    yield "<!-- scripts/states_doc.py writes this page from core/records/states.py. -->"
     yield ""
     yield "A job is always in one of seven states. This page lists every legal transition between"
     yield "them. Every store obeys the table and records each transition as an event of that kind."
@@ -104,7 +104,7 @@ def main(arguments: list[str]) -> int:
     if PAGE.exists() and PAGE.read_text(encoding="utf-8") == text:
         return 0
     print(
-        f"docs/{PAGE.name} does not match core/states.py: run python scripts/states_doc.py",
+        f"docs/{PAGE.name} does not match core/records/states.py: run python scripts/states_doc.py",
         file=sys.stderr,
     )
     return 1

@@ -28,7 +28,7 @@ from bench.capacity import check, measure, places
 from bench.capacity.measure import Sizes
 from bench.results import machine
 from bench.roster import commit
-from jobq.capacity.constants import (
+from jobq.operations.capacity.constants import (
     About,
     Measured,
     default_measured,

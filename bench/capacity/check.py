@@ -14,8 +14,8 @@ from bench.capacity.measure import FRAME
 from bench.capacity.meters import cpu_us
 from bench.capacity.places import Target
 from bench.capacity.program import Settings, started
-from jobq.capacity import Fleet, Load, Measured, use
-from jobq.capacity.use import SPARSE_CALLS
+from jobq.operations.capacity import Fleet, Load, Measured, use
+from jobq.operations.capacity.use import SPARSE_CALLS
 
 QUEUE = "steady"
 STORED = 3_000

@@ -1,4 +1,5 @@
-"""Measures the costs of jobq/capacity/constants.py, on servers that this module starts."""
+"""Measures the costs of jobq/operations/capacity/constants.py, on servers that this module
+starts."""
 
 from __future__ import annotations
 
@@ -12,9 +13,14 @@ from bench.capacity import places
 from bench.capacity.meters import Sample, cpu_us, resident
 from bench.capacity.places import Target, connections
 from bench.capacity.program import Process, Settings, started
-from jobq.capacity.constants import PartitionCosts, ProcessCosts, ServerCosts, StoreCosts
-from jobq.capacity.use import LOOKS, SPARSE_CALLS
-from jobq.core.defaults import LOG_EVENTS
+from jobq.core.rules.defaults import LOG_EVENTS
+from jobq.operations.capacity.constants import (
+    PartitionCosts,
+    ProcessCosts,
+    ServerCosts,
+    StoreCosts,
+)
+from jobq.operations.capacity.use import LOOKS, SPARSE_CALLS
 
 PAYLOAD, BIG, RESULT = 100, 4_096, 2
 """Bytes of arguments and results. The text of an argument has 100 or 4,096 characters."""

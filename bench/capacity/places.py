@@ -18,8 +18,8 @@ from bench.capacity.meters import (
 )
 from bench.places import Postgres, SqliteFile, place
 from bench.server import running_server
-from jobq.capacity.use import SLOTS
-from jobq.core.records import QueueName
+from jobq.core.records.jobs import QueueName
+from jobq.operations.capacity.use import SLOTS
 from jobq.stores.valkey.keys import Space, hash_slot_of
 from tests.stores.valkey.servers import running_cluster
 

@@ -25,8 +25,8 @@ from typing import Any
 import msgspec
 
 from jobq import Queue, Worker
-from jobq.core.queues import QueueConfig
-from jobq.core.records import Claim, Complete, JobSpec, Lease, LeaseRef, QueueName
+from jobq.core.records.jobs import Claim, Complete, JobSpec, Lease, LeaseRef, QueueName
+from jobq.core.records.queues import QueueConfig
 from jobq.relay.files import FilesTarget
 from jobq.relay.relay import Relay
 from jobq.stores import open_store

@@ -15,8 +15,8 @@ import apsw
 
 from bench.growth.figures import SAME, Figure, Measure, flat
 from bench.places import Place, Postgres, SqliteFile, Valkey, ask, ask_postgres, place
-from jobq.core.queues import QueueConfig, RetentionData
-from jobq.core.records import Claim, Complete, JobSpec, Lease, QueueName
+from jobq.core.records.jobs import Claim, Complete, JobSpec, Lease, QueueName
+from jobq.core.records.queues import QueueConfig, RetentionData
 from jobq.stores import open_store
 from jobq.stores.base import Clock, Store
 from jobq.stores.valkey.store import ValkeyStore

@@ -8,9 +8,9 @@ from collections.abc import Mapping
 
 from bench.growth.compared import Compared, Timer, claim, completed, put, spec
 from bench.growth.figures import EACH, SAME, TICK, Measure, flat
-from jobq.core.queues import QueueConfig, ScheduleSpec
-from jobq.core.records import JobSpec, QueueName
-from jobq.core.workers import WorkerRecord
+from jobq.core.records.jobs import JobSpec, QueueName
+from jobq.core.records.queues import QueueConfig, ScheduleSpec
+from jobq.core.records.workers import WorkerRecord
 from jobq.engine.scheduler import fire_due
 from jobq.server.metrics import MAX_QUEUES, ServerMetrics
 from jobq.stores.base import Store

@@ -16,9 +16,9 @@ from pathlib import Path
 from bench.growth.compared import Dimension, Say, opened, put
 from bench.growth.figures import Figure, Measure, flat, most
 from bench.growth.program import CONCURRENCY, QUEUE
-from jobq.core.records import JobKey, JobSpec, QueueName
-from jobq.core.stalls import DEFAULT_MAX_STALLS
-from jobq.core.states import State
+from jobq.core.records.jobs import JobKey, JobSpec, QueueName
+from jobq.core.records.states import State
+from jobq.core.rules.outcomes import DEFAULT_MAX_STALLS
 from jobq.stores.base import Store
 
 WORK = QueueName("default", QUEUE)

@@ -15,12 +15,11 @@ import psycopg
 from bench.places import ask_postgres
 from bench.postgres_paths.measures import NAME, Sizes, new_jobs
 from bench.postgres_paths.without import patched
-from jobq.core.queues import QueueConfig, RetentionData
-from jobq.core.records import Claim, Complete
+from jobq.core.records.jobs import Claim, Complete
+from jobq.core.records.queues import QueueConfig, RetentionData
 from jobq.stores import open_store
-from jobq.stores.postgres import claiming, fast, held
-from jobq.stores.postgres.floor_statements import STATEMENTS_WITH_FLOORS
-from jobq.stores.postgres.floors import LAG_S
+from jobq.stores.postgres import fast, held
+from jobq.stores.postgres.floors import LAG_S, STATEMENTS_WITH_FLOORS
 from jobq.stores.postgres.queries import SQL
 from jobq.stores.postgres.store import PostgresStore
 
@@ -138,9 +137,7 @@ async def held_rows(url: str, size: Sizes) -> list[Row]:
 async def sleeper_rows(url: str, size: Sizes) -> list[Row]:
     """The same for registrations of sleepers that stay."""
     found = []
-    without = patch.multiple(
-        claiming.Claiming, registered=lambda *_: False, sleeper=_sleeper_that_goes
-    )
+    without = patch.multiple(fast.Claiming, registered=lambda *_: False, sleeper=_sleeper_that_goes)
     async with two_handles(url) as (first, _), open_store(url) as second:
         assert isinstance(second, PostgresStore)
         for sleeps in (0, size.sleeps):
@@ -162,11 +159,11 @@ END $$
 """What is left of a worker that fell asleep and woke up so often."""
 
 
-def _sleeper_that_goes(claiming: claiming.Claiming, mailbox: str) -> tuple[Any, ...]:
+def _sleeper_that_goes(claiming: fast.Claiming, mailbox: str) -> tuple[Any, ...]:
     return (*_sleeper(claiming, mailbox)[:-1], False)
 
 
-_sleeper = claiming.Claiming.sleeper
+_sleeper = fast.Claiming.sleeper
 UPKEEP = {SQL.upkeep[name] for name in ("to_tick", "past_retention", "beyond_count")}
 
 

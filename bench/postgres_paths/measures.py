@@ -18,7 +18,7 @@ import psycopg
 from bench.adapter import PAYLOAD
 from bench.places import Postgres
 from jobq import Queue, Worker, transaction
-from jobq.core.records import Claim, Complete, JobKey, JobSpec, QueueName
+from jobq.core.records.jobs import Claim, Complete, JobKey, JobSpec, QueueName
 from jobq.errors import JobqError
 from jobq.stores import open_store
 from jobq.stores.base import Store

@@ -8,8 +8,9 @@ from typing import Any, NamedTuple
 from unittest.mock import patch
 
 from bench.postgres_paths.cursors import CursorLink
-from jobq.core.records import QueueName
-from jobq.stores.postgres import caller, connecting, connection, fast, reading
+from jobq.core.records.jobs import QueueName
+from jobq.stores.postgres import address, caller, connection, fast
+from jobq.stores.postgres import reads as reading
 from jobq.stores.postgres import store as store_module
 from jobq.stores.postgres.link import Link, Reply
 from jobq.stores.postgres.queries import SQL
@@ -70,12 +71,12 @@ class Without(NamedTuple):
 WITHOUT = {
     "pipeline": Without(
         "every statement waits for its reply",
-        ((connecting, "Link", WaitingLink),),
+        ((address, "Link", WaitingLink),),
         ("drain", "cpu", "request", "bulk", "keyed"),
     ),
     "cursors": Without(
         "psycopg's cursors and pipeline",
-        ((connecting, "Link", CursorLink),),
+        ((address, "Link", CursorLink),),
         ("drain", "cpu", "request", "bulk", "keyed"),
     ),
     "ask ahead": Without("get reads job after job", ((reading, "get", reads.get),), ("get",)),

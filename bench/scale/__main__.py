@@ -21,7 +21,7 @@ from rich.table import Table
 
 from bench.scale.plot import svg
 from bench.scale.run import JOBS_PER_S, LOST_S, SUPERLINEAR, WORKERS, Found, exponents, simulate
-from jobq.capacity import default_measured, read_measured
+from jobq.operations.capacity import default_measured, read_measured
 
 SIZES = (1, 3, 10, 30, 100)
 """Primaries."""

@@ -11,8 +11,8 @@ from collections import deque
 from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
 
-from jobq.capacity import Measured
-from jobq.capacity.use import SLOTS
+from jobq.operations.capacity import Measured
+from jobq.operations.capacity.use import SLOTS
 
 CONCURRENCY, RUN_S = 10, 0.05
 """Slots of a worker, and seconds that a job takes."""

@@ -8,15 +8,15 @@ from collections import Counter
 from typing import NamedTuple
 
 from bench.scale.model import Clock, Primary, Queue, Worker, World, produce
-from jobq.capacity import Measured
-from jobq.core.pace import stretch
+from jobq.core.rules.fleet import stretch
+from jobq.operations.capacity import Measured
 
 WORKERS, TENANTS, JOBS_PER_S = 100, 10, 200.0
 """For each primary."""
 PARTITIONS = 2
 """For each primary, if there is one queue."""
 POLL_S = 5.0
-"""Seconds between two polls of an idle worker in a small fleet (engine/settings.py)."""
+"""Seconds between two polls of an idle worker in a small fleet (engine/identity.py)."""
 LOST_S = 15.0
 """Seconds until a replica has taken over (Valkey's default cluster-node-timeout)."""
 SUPERLINEAR = 0.1

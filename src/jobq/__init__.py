@@ -16,16 +16,14 @@ from typing import TYPE_CHECKING
 from jobq.core.version import __version__ as __version__
 
 if TYPE_CHECKING:
-    from jobq.api.applied import AppliedOptions, UniqueLock
     from jobq.api.batch import BatchTask
     from jobq.api.current import CurrentJob, SyncCurrentJob, current_job
     from jobq.api.dependencies import Depends
-    from jobq.api.ending import Ending, ending_of
-    from jobq.api.enqueue_middleware import EnqueueMiddleware, EnqueueNext, EnqueueRequest
+    from jobq.api.enqueueing import EnqueueMiddleware, EnqueueNext, EnqueueRequest
     from jobq.api.event_stream import EventStream
     from jobq.api.flow import Flow, SyncFlow, chain, chord, group
-    from jobq.api.hooks import on_failure, on_start, on_success
     from jobq.api.info import (
+        AppliedOptions,
         Event,
         Failure,
         JobInfo,
@@ -34,28 +32,35 @@ if TYPE_CHECKING:
         QueueStats,
         StepInfo,
         Undecoded,
+        UniqueLock,
         WorkerInfo,
     )
-    from jobq.api.job import Job, QueueFull, SyncJob
-    from jobq.api.limits import KeyLimits, QueueLimits
+    from jobq.api.job import Job, JobUpdate, QueueFull, SyncJob
     from jobq.api.locks import JobLock, LockInfo, SyncJobLock
-    from jobq.api.middleware import CallNext, Middleware
+    from jobq.api.middleware import (
+        CallNext,
+        Ending,
+        Middleware,
+        ending_of,
+        on_failure,
+        on_start,
+        on_success,
+    )
     from jobq.api.options import JobOptions, TaskOptions
     from jobq.api.queue import Queue, SyncQueue
+    from jobq.api.queue_operations import KeyLimits, QueueLimits
     from jobq.api.schedule import ScheduleInfo
     from jobq.api.selection import Preview, Selection, SyncSelection
-    from jobq.api.stopped import Stopped
     from jobq.api.task import AsyncTask, Call, PlainTask, SyncTask, Task
     from jobq.api.tasks import Tasks
-    from jobq.api.update import JobUpdate
-    from jobq.api.worker import Worker
-    from jobq.api.worker_callbacks import MissedTime
+    from jobq.api.worker import Stopped, Worker
+    from jobq.api.worker_settings import MissedTime
     from jobq.client.transaction import transaction
-    from jobq.core.checks import Seconds
-    from jobq.core.codec import Codec
     from jobq.core.control import RateLimited, Reject, RetryAfter, Snooze
     from jobq.core.policies import Bucket, Cron, Every, Permissions, Rate, Retention, Retry, Unique
-    from jobq.core.states import State
+    from jobq.core.records.states import State
+    from jobq.core.values.checks import Seconds
+    from jobq.core.values.codec import Codec
     from jobq.errors import (
         AccessDenied,
         ConfigError,
@@ -86,43 +91,41 @@ else:
     # `jq-ctl --help` for neither (bench/start.py). tests/api/test_public_names.py compares this
     # table with the imports above.
     _MODULES = {
-        "jobq.api.applied": "AppliedOptions UniqueLock",
         "jobq.api.batch": "BatchTask",
         "jobq.api.current": "CurrentJob SyncCurrentJob current_job",
         "jobq.api.dependencies": "Depends",
-        "jobq.api.ending": "Ending ending_of",
-        "jobq.api.enqueue_middleware": "EnqueueMiddleware EnqueueNext EnqueueRequest",
+        "jobq.api.enqueueing": "EnqueueMiddleware EnqueueNext EnqueueRequest",
         "jobq.api.event_stream": "EventStream",
         "jobq.api.flow": "Flow SyncFlow chain chord group",
-        "jobq.api.hooks": "on_failure on_start on_success",
         "jobq.api.info": (
-            "Event Failure JobInfo JobRef MinuteMetrics QueueStats StepInfo Undecoded WorkerInfo"
+            "AppliedOptions Event Failure JobInfo JobRef MinuteMetrics QueueStats StepInfo "
+            "Undecoded UniqueLock WorkerInfo"
         ),
-        "jobq.api.job": "Job QueueFull SyncJob",
-        "jobq.api.limits": "KeyLimits QueueLimits",
+        "jobq.api.job": "Job JobUpdate QueueFull SyncJob",
         "jobq.api.locks": "JobLock LockInfo SyncJobLock",
-        "jobq.api.middleware": "CallNext Middleware",
+        "jobq.api.middleware": (
+            "CallNext Ending Middleware ending_of on_failure on_start on_success"
+        ),
         "jobq.api.options": "JobOptions TaskOptions",
         "jobq.api.queue": "Queue SyncQueue",
+        "jobq.api.queue_operations": "KeyLimits QueueLimits",
         "jobq.api.schedule": "ScheduleInfo",
         "jobq.api.selection": "Preview Selection SyncSelection",
-        "jobq.api.stopped": "Stopped",
         "jobq.api.task": "AsyncTask Call PlainTask SyncTask Task",
         "jobq.api.tasks": "Tasks",
-        "jobq.api.update": "JobUpdate",
-        "jobq.api.worker": "Worker",
-        "jobq.api.worker_callbacks": "MissedTime",
+        "jobq.api.worker": "Stopped Worker",
+        "jobq.api.worker_settings": "MissedTime",
         "jobq.client.transaction": "transaction",
-        "jobq.core.checks": "Seconds",
-        "jobq.core.codec": "Codec",
         "jobq.core.control": "RateLimited Reject RetryAfter Snooze",
         "jobq.core.policies": "Bucket Cron Every Permissions Rate Retention Retry Unique",
-        "jobq.core.states": "State",
+        "jobq.core.records.states": "State",
+        "jobq.core.values.checks": "Seconds",
+        "jobq.core.values.codec": "Codec",
         "jobq.errors": (
             "AccessDenied ConfigError CorruptStore InvalidJob JobCancelled JobFailed "
             "JobNotFound JobqError LeaseLost LockTimeout PayloadTooLarge PermissionDenied "
-            "QueueClosed QuotaExceeded StoreUnavailable Unauthenticated "
-            "UndecodableArguments UnfitArguments UnstorableResult WaitTimeout"
+            "QueueClosed QuotaExceeded StoreUnavailable Unauthenticated UndecodableArguments "
+            "UnfitArguments UnstorableResult WaitTimeout"
         ),
         "jobq.operations.bulk": "BulkProgress",
         "jobq.operations.flows": "FlowNode FlowTree",

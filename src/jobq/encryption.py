@@ -25,9 +25,9 @@ from typing import Any
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
-from jobq.core import checks
-from jobq.core.checks import shown
-from jobq.core.codec import Args, Codec, Kwargs, NotHere, get_codec
+from jobq.core.values import checks
+from jobq.core.values.checks import shown
+from jobq.core.values.codec import Args, Codec, Kwargs, NotHere, get_codec
 from jobq.errors import ConfigError, InvalidJob
 
 __all__ = ["Encrypted", "new_key"]

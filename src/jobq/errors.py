@@ -29,7 +29,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from jobq.core.records import Failure
+    from jobq.core.records.jobs import Failure
 
 
 class JobqError(Exception):

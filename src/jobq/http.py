@@ -18,13 +18,12 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontext
 from typing import Any, NamedTuple
 
 from jobq.api.info import JobInfo
-from jobq.api.job import Job, SyncJob
+from jobq.api.job import Job, JobUpdate, SyncJob
 from jobq.api.queue import Queue
-from jobq.api.update import JobUpdate
 from jobq.client.portal import each, run
-from jobq.core.checks import Seconds
-from jobq.core.codec import JSON
-from jobq.core.states import State
+from jobq.core.records.states import State
+from jobq.core.values.checks import Seconds
+from jobq.core.values.codec import JSON
 from jobq.errors import (
     ConfigError,
     InvalidJob,

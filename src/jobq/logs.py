@@ -21,7 +21,7 @@ import sys
 from collections.abc import Mapping, MutableMapping
 from typing import Any
 
-from jobq.core.records import Lease
+from jobq.core.records.jobs import Lease
 from jobq.engine.child_tasks import in_batch
 from jobq.executors.running import running
 

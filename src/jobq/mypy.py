@@ -21,7 +21,7 @@ _DEPENDS = frozenset({"jobq.Depends", "jobq.api.dependencies.Depends"})
 _DECORATORS = frozenset(
     {
         "jobq.api.queue.Queue.task",
-        "jobq.api.task_decorator.TaskDecorator.__call__",
+        "jobq.api.task.TaskDecorator.__call__",
         "jobq.api.tasks.Tasks.task",
         "jobq.api.tasks.DeclaringDecorator.__call__",
     }

@@ -44,14 +44,11 @@ from opentelemetry.trace import (
 )
 
 from jobq.api.current import CurrentJob, current_job
-from jobq.api.ending import Ended, OncePerRun, endings_of
-from jobq.api.enqueue_middleware import EnqueueNext, EnqueueRequest
+from jobq.api.enqueueing import EnqueueNext, EnqueueRequest
 from jobq.api.job import Job
-from jobq.api.middleware import CallNext
-from jobq.api.worker_callbacks import MissedTime
-from jobq.core.error_names import public_name
-from jobq.core.meta import check_meta
-from jobq.core.records import (
+from jobq.api.middleware import CallNext, Ended, OncePerRun, endings_of
+from jobq.api.worker_settings import MissedTime
+from jobq.core.records.jobs import (
     AnyOutcome,
     Claim,
     Failure,
@@ -61,8 +58,10 @@ from jobq.core.records import (
     QueueName,
     Settled,
 )
+from jobq.core.values.error_names import public_name
+from jobq.core.values.meta import check_meta
 from jobq.core.version import __version__
-from jobq.engine.around import FailedApart
+from jobq.engine.handler import FailedApart
 from jobq.errors import InvalidJob, JobqError
 from jobq.stores.base import Store
 

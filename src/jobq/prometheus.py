@@ -36,14 +36,13 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from jobq.api.current import CurrentJob
-from jobq.api.ending import Ended, OncePerRun, Outcome, endings_of
-from jobq.api.enqueue_middleware import EnqueueNext, EnqueueRequest
+from jobq.api.enqueueing import EnqueueNext, EnqueueRequest
 from jobq.api.info import QueueStats
 from jobq.api.job import Job
-from jobq.api.middleware import CallNext
+from jobq.api.middleware import CallNext, Ended, OncePerRun, Outcome, endings_of
 from jobq.api.queue import Queue
 from jobq.api.schedule import ScheduleInfo
-from jobq.api.worker_callbacks import MissedTime
+from jobq.api.worker_settings import MissedTime
 from jobq.errors import StoreUnavailable
 
 __all__ = ["BUCKETS", "CONTENT_TYPE", "Metrics", "queue_metrics", "render"]

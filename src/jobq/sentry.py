@@ -32,16 +32,15 @@ from sentry_sdk.crons import MonitorStatus, capture_checkin
 from sentry_sdk.scope import add_global_event_processor
 
 from jobq.api.current import CurrentJob
-from jobq.api.ending import Ended, OncePerRun, endings_of
-from jobq.api.enqueue_middleware import EnqueueNext, EnqueueRequest
+from jobq.api.enqueueing import EnqueueNext, EnqueueRequest
 from jobq.api.job import Job
-from jobq.api.middleware import CallNext
-from jobq.core.checks import check_choice
+from jobq.api.middleware import CallNext, Ended, OncePerRun, endings_of
 from jobq.core.control import RetryAfter
-from jobq.core.meta import check_meta
-from jobq.core.queues import ScheduleSpec
-from jobq.core.records import Failure
-from jobq.engine.around import FailedApart
+from jobq.core.records.jobs import Failure
+from jobq.core.records.queues import ScheduleSpec
+from jobq.core.values.checks import check_choice
+from jobq.core.values.meta import check_meta
+from jobq.engine.handler import FailedApart
 from jobq.errors import ConfigError, InvalidJob, JobqError
 
 if TYPE_CHECKING:

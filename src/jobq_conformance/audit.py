@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections import defaultdict
 from itertools import pairwise
 
-from jobq.core.event_records import EventRecord
-from jobq.core.records import JobKey, JobRecord, QueueName
-from jobq.core.states import ENDED, Kind, QueueKind, State, legal
+from jobq.core.records.events import EventRecord
+from jobq.core.records.jobs import JobKey, JobRecord, QueueName
+from jobq.core.records.states import ENDED, Kind, QueueKind, State, legal
 from jobq.stores.base import Store
 from jobq_conformance.kit import read_all, read_log, tally
 

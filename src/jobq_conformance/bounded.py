@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from jobq.core.queues import Limits, QueueConfig
-from jobq.core.records import PutResult, UniqueMode, UniqueSpec
+from jobq.core.records.jobs import PutResult, UniqueMode, UniqueSpec
+from jobq.core.records.queues import Limits, QueueConfig
 from jobq_conformance.kit import (
     Desk,
 )

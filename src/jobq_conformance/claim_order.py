@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from jobq.core.event_records import EventRecord
-from jobq.core.states import Kind, State
+from jobq.core.records.events import EventRecord
+from jobq.core.records.states import Kind, State
 
 BACK_IN_FRONT = frozenset({Kind.STALLED, Kind.RELEASED, Kind.LIMITED})
 

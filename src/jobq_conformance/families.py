@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from jobq.core.records import Lease
+from jobq.core.records.jobs import Lease
 from jobq_conformance.kit import Desk
 
 

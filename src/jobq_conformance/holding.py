@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from jobq.core.states import QueueKind
+from jobq.core.records.states import QueueKind
 from jobq_conformance.kit import (
     Desk,
 )

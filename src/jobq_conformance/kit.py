@@ -7,9 +7,9 @@ from collections import Counter
 from itertools import count
 from uuid import uuid4
 
-from jobq.core.commands import Altered, AnyCommand
-from jobq.core.event_records import EventRecord
-from jobq.core.records import (
+from jobq.core.records.commands import Altered, AnyCommand
+from jobq.core.records.events import EventRecord
+from jobq.core.records.jobs import (
     AnyOutcome,
     Block,
     Claim,
@@ -34,7 +34,7 @@ from jobq.core.records import (
     Settled,
     SnoozeFor,
 )
-from jobq.core.states import State
+from jobq.core.records.states import State
 from jobq.stores.base import Store
 
 SECOND = 1_000

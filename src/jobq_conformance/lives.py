@@ -7,11 +7,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from random import Random
 
-from jobq.core.commands import Cancel, Remove, Reprioritise, Rerun
-from jobq.core.queues import QueueConfig, RetentionData
-from jobq.core.records import AnyOutcome, Lease
-from jobq.core.retention import next_life
-from jobq.core.states import ENDED, State
+from jobq.core.records.commands import Cancel, Remove, Reprioritise, Rerun
+from jobq.core.records.jobs import AnyOutcome, Lease
+from jobq.core.records.queues import QueueConfig, RetentionData
+from jobq.core.records.states import ENDED, State
+from jobq.core.rules.ended import next_life
 from jobq_conformance.kit import (
     HOUR,
     Desk,

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from itertools import count
 
-from jobq.core.records import (
+from jobq.core.records.jobs import (
     AnyOutcome,
     Block,
     Complete,
@@ -18,8 +18,8 @@ from jobq.core.records import (
     RetryLater,
     SnoozeFor,
 )
-from jobq.core.stalls import is_last_chance
-from jobq.core.states import ENDED, PENDING, State
+from jobq.core.records.states import ENDED, PENDING, State
+from jobq.core.rules.outcomes import is_last_chance
 
 # Odd numbers of milliseconds, where everything else is a multiple of ten: no history ever meets
 # these to the millisecond.

@@ -15,13 +15,7 @@ from uuid import UUID
 import msgspec
 from msgspec.structs import replace
 
-from jobq.core.call_options import RetryData, UniqueSpec
-from jobq.core.checks import MAX_COUNT, MAX_EPOCH_MS, MAX_MS, MAX_NAME_LENGTH
-from jobq.core.meta import MAX_BYTES
-from jobq.core.meta import MAX_NAME as MAX_META_NAME
-from jobq.core.new_jobs import MAX_SCHEDULE_ID, check_spec
-from jobq.core.options import Option
-from jobq.core.records import (
+from jobq.core.records.jobs import (
     MAX_ID_LENGTH,
     MAX_PRIORITY,
     Edge,
@@ -29,8 +23,14 @@ from jobq.core.records import (
     JobRecord,
     JobSpec,
     QueueName,
+    RetryData,
+    UniqueSpec,
 )
-from jobq.core.spec_checks import MAX_CODEC, MAX_DELAYS, MAX_ORIGIN
+from jobq.core.records.options import MAX_CODEC, MAX_DELAYS, MAX_ORIGIN, Option
+from jobq.core.rules.new_jobs import MAX_SCHEDULE_ID, check_spec
+from jobq.core.values.checks import MAX_COUNT, MAX_EPOCH_MS, MAX_MS, MAX_NAME_LENGTH
+from jobq.core.values.meta import MAX_BYTES
+from jobq.core.values.meta import MAX_NAME as MAX_META_NAME
 from jobq.errors import InvalidJob
 
 

@@ -11,8 +11,8 @@ from collections.abc import Callable
 import msgspec
 import pytest
 
-from jobq.core.records import AnyOutcome, Block, Lease, RetryLater
-from jobq.core.states import State
+from jobq.core.records.jobs import AnyOutcome, Block, Lease, RetryLater
+from jobq.core.records.states import State
 from jobq.errors import AccessDenied, StoreUnavailable
 from jobq_conformance.kit import Desk, complete, defer, failure, hold, snooze
 

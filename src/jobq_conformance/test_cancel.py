@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 import pytest
 
-from jobq.core.commands import AnyCommand, Cancel, Remove
-from jobq.core.records import AnyOutcome, Lease
-from jobq.core.states import State
+from jobq.core.records.commands import AnyCommand, Cancel, Remove
+from jobq.core.records.jobs import AnyOutcome, Lease
+from jobq.core.records.states import State
 from jobq_conformance.kit import (
     LEASE,
     SECOND,

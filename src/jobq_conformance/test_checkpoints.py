@@ -7,8 +7,8 @@ from itertools import permutations
 import msgspec
 import pytest
 
-from jobq.core.commands import Cancel, Rerun
-from jobq.core.records import Lease, LeaseRef, Note
+from jobq.core.records.commands import Cancel, Rerun
+from jobq.core.records.jobs import Lease, LeaseRef, Note
 from jobq_conformance.kit import SECOND, Desk, block, complete, ref, retry, snooze
 from jobq_conformance.roles import needs
 

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import pytest
 
-from jobq.core.clock import FULL_SPEED_MS
-from jobq.core.commands import Reschedule
-from jobq.core.queues import Limits, QueueConfig, ScheduleSpec, Tokens, Window
-from jobq.core.records import UniqueSpec
-from jobq.core.states import State
+from jobq.core.records.commands import Reschedule
+from jobq.core.records.jobs import UniqueSpec
+from jobq.core.records.queues import Limits, QueueConfig, ScheduleSpec, Tokens, Window
+from jobq.core.records.states import State
+from jobq.core.rules.clock import FULL_SPEED_MS
 from jobq_conformance.kit import (
     HOUR,
     LEASE,

@@ -11,9 +11,9 @@ from contextlib import AsyncExitStack
 
 import pytest
 
-from jobq.core.commands import Cancel, Promote, Reprioritise, Rerun
-from jobq.core.queues import Limits, QueueConfig
-from jobq.core.records import AnyOutcome, Lease
+from jobq.core.records.commands import Cancel, Promote, Reprioritise, Rerun
+from jobq.core.records.jobs import AnyOutcome, Lease
+from jobq.core.records.queues import Limits, QueueConfig
 from jobq_conformance.audit import audit
 from jobq_conformance.kit import (
     HOUR,

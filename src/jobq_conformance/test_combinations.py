@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from jobq.core.commands import Cancel, Rerun
-from jobq.core.queues import Limits, QueueConfig, Window
-from jobq.core.records import UniqueSpec
-from jobq.core.states import State
+from jobq.core.records.commands import Cancel, Rerun
+from jobq.core.records.jobs import UniqueSpec
+from jobq.core.records.queues import Limits, QueueConfig, Window
+from jobq.core.records.states import State
 from jobq_conformance.kit import (
     DAY,
     SECOND,

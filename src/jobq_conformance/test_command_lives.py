@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from jobq.core.commands import (
+from jobq.core.records.commands import (
     APPLIES,
     AnyCommand,
     Cancel,
@@ -18,7 +18,7 @@ from jobq.core.commands import (
     SendSignal,
     Update,
 )
-from jobq.core.records import JobKey
+from jobq.core.records.jobs import JobKey
 from jobq_conformance.kit import DAY, SECOND, Desk, complete, fail
 from jobq_conformance.roles import needs
 

@@ -4,9 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from jobq.core.commands import Cancel, Promote, Remove, Reprioritise, Rerun, Reschedule, Update
-from jobq.core.records import UniqueSpec
-from jobq.core.states import State
+from jobq.core.records.commands import (
+    Cancel,
+    Promote,
+    Remove,
+    Reprioritise,
+    Rerun,
+    Reschedule,
+    Update,
+)
+from jobq.core.records.jobs import UniqueSpec
+from jobq.core.records.states import State
 from jobq_conformance.kit import DAY, SECOND, Desk, complete, fail, ref, retry
 from jobq_conformance.roles import needs
 

@@ -9,9 +9,9 @@ import math
 
 import pytest
 
-from jobq.core.new_jobs import Checked
-from jobq.core.records import Filter, JobRecord, RetryData, UniqueSpec
-from jobq.core.states import State
+from jobq.core.records.jobs import Filter, JobRecord, RetryData, UniqueSpec
+from jobq.core.records.states import State
+from jobq.core.rules.new_jobs import Checked
 from jobq.errors import JobqError
 from jobq_conformance.kit import Desk
 

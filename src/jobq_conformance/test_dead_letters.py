@@ -6,10 +6,10 @@ from __future__ import annotations
 
 import pytest
 
-from jobq.core.commands import Cancel, Remove, Rerun
-from jobq.core.queues import QueueConfig
-from jobq.core.records import Edge
-from jobq.core.states import State
+from jobq.core.records.commands import Cancel, Remove, Rerun
+from jobq.core.records.jobs import Edge
+from jobq.core.records.queues import QueueConfig
+from jobq.core.records.states import State
 from jobq_conformance.kit import SECOND, Desk, complete, fail, read_all, retry
 from jobq_conformance.roles import needs
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from jobq.core.commands import Promote
-from jobq.core.states import State
+from jobq.core.records.commands import Promote
+from jobq.core.records.states import State
 from jobq_conformance.kit import DAY, HOUR, SECOND, Desk, complete, retry, snooze
 from jobq_conformance.roles import needs
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from jobq.core.commands import Cancel, Remove, Rerun
-from jobq.core.failures import MAX_ERRORS
-from jobq.core.records import Failure, Lease
-from jobq.core.states import State
+from jobq.core.records.commands import Cancel, Remove, Rerun
+from jobq.core.records.failures import MAX_ERRORS
+from jobq.core.records.jobs import Failure, Lease
+from jobq.core.records.states import State
 from jobq_conformance.kit import (
     SECOND,
     Desk,

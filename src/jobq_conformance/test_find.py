@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from jobq.core.commands import Cancel
-from jobq.core.queues import QueueConfig
-from jobq.core.records import Filter, QueueName
-from jobq.core.states import State
+from jobq.core.records.commands import Cancel
+from jobq.core.records.jobs import Filter, QueueName
+from jobq.core.records.queues import QueueConfig
+from jobq.core.records.states import State
 from jobq.stores.base import Store
 from jobq_conformance.kit import (
     DAY,

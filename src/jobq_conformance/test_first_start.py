@@ -6,10 +6,10 @@ from __future__ import annotations
 
 import pytest
 
-from jobq.core.commands import Cancel, Reprioritise, Rerun, Update
-from jobq.core.queues import Fire, QueueConfig, RetentionData, ScheduleSpec
-from jobq.core.records import JobKey, UniqueSpec
-from jobq.core.states import State
+from jobq.core.records.commands import Cancel, Reprioritise, Rerun, Update
+from jobq.core.records.jobs import JobKey, UniqueSpec
+from jobq.core.records.queues import Fire, QueueConfig, RetentionData, ScheduleSpec
+from jobq.core.records.states import State
 from jobq_conformance.kit import (
     LEASE,
     SECOND,

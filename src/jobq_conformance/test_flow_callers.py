@@ -7,9 +7,9 @@ from collections.abc import Sequence
 
 import pytest
 
-from jobq.core.commands import Revive
-from jobq.core.queues import Limits, QueueConfig, RetentionData
-from jobq.core.records import Edge, JobSpec, PutResult
+from jobq.core.records.commands import Revive
+from jobq.core.records.jobs import Edge, JobSpec, PutResult
+from jobq.core.records.queues import Limits, QueueConfig, RetentionData
 from jobq.errors import InvalidJob
 from jobq_conformance.kit import HOUR, MINUTE, Desk, block, complete, drain, fail
 from jobq_conformance.roles import needs

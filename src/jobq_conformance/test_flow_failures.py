@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from jobq.core.commands import Cancel, Remove, Rerun
-from jobq.core.records import Input
-from jobq.core.states import State
+from jobq.core.records.commands import Cancel, Remove, Rerun
+from jobq.core.records.jobs import Input
+from jobq.core.records.states import State
 from jobq_conformance.families import family, results, take
 from jobq_conformance.kit import SECOND, Desk, complete, fail, retry
 from jobq_conformance.roles import needs

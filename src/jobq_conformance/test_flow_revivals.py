@@ -6,9 +6,9 @@ from typing import Literal
 
 import pytest
 
-from jobq.core.commands import Cancel, Remove, Rerun, Revive, SendSignal
-from jobq.core.records import Edge, Note, QueueName, UniqueSpec
-from jobq.core.states import State
+from jobq.core.records.commands import Cancel, Remove, Rerun, Revive, SendSignal
+from jobq.core.records.jobs import Edge, Note, QueueName, UniqueSpec
+from jobq.core.records.states import State
 from jobq_conformance.families import family, results, take
 from jobq_conformance.kit import DAY, Desk, block, complete, fail, ref
 from jobq_conformance.roles import needs

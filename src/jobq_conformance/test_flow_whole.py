@@ -6,9 +6,9 @@ from itertools import permutations
 
 import pytest
 
-from jobq.core.commands import Cancel
-from jobq.core.records import Input, JobSpec, QueueName
-from jobq.core.states import State
+from jobq.core.records.commands import Cancel
+from jobq.core.records.jobs import Input, JobSpec, QueueName
+from jobq.core.records.states import State
 from jobq.errors import ConfigError, InvalidJob
 from jobq_conformance.families import results
 from jobq_conformance.kit import DAY, MINUTE, Desk, complete, fail, read_log

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from jobq.core.records import Input
-from jobq.core.states import State
+from jobq.core.records.jobs import Input
+from jobq.core.records.states import State
 from jobq.errors import InvalidJob
 from jobq_conformance.families import family, results, take
 from jobq_conformance.kit import (

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from jobq.core.commands import Cancel
-from jobq.core.records import UniqueSpec
-from jobq.core.states import State
+from jobq.core.records.commands import Cancel
+from jobq.core.records.jobs import UniqueSpec
+from jobq.core.records.states import State
 from jobq_conformance.kit import SECOND, Desk, complete
 
 KEEP_LAST = UniqueSpec(lock="L", mode="keep_last")

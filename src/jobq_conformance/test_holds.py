@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
-from jobq.core.queues import HoldsRecord, Limits, QueueConfig, Window
-from jobq.core.states import State
+from jobq.core.records.queues import HoldsRecord, Limits, QueueConfig, Window
+from jobq.core.records.states import State
 from jobq_conformance.holding import held, hold_events, put_keyed
 from jobq_conformance.kit import (
     HOUR,

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from jobq.core.queues import NO_DEFAULTS, Fire, JobDefaults, QueueConfig, ScheduleSpec
-from jobq.core.records import UniqueSpec
-from jobq.core.states import State
+from jobq.core.records.jobs import UniqueSpec
+from jobq.core.records.queues import NO_DEFAULTS, Fire, JobDefaults, QueueConfig, ScheduleSpec
+from jobq.core.records.states import State
 from jobq_conformance.kit import DAY, LEASE, SECOND, Desk, fail, read_all, release, retry
 from jobq_conformance.roles import needs
 

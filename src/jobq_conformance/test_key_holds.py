@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from jobq.core.queues import Limits, QueueConfig, Window
+from jobq.core.records.queues import Limits, QueueConfig, Window
 from jobq.errors import ConfigError
 from jobq_conformance.holding import held, put_keyed
 from jobq_conformance.kit import (

@@ -6,10 +6,10 @@ import asyncio
 
 import pytest
 
-from jobq.core.commands import Cancel
-from jobq.core.queues import Limits, QueueConfig
-from jobq.core.records import Filter, Lease
-from jobq.core.states import State
+from jobq.core.records.commands import Cancel
+from jobq.core.records.jobs import Filter, Lease
+from jobq.core.records.queues import Limits, QueueConfig
+from jobq.core.records.states import State
 from jobq.errors import ConfigError
 from jobq_conformance.kit import DAY, LEASE, SECOND, Desk, complete, fail, release, retry
 from jobq_conformance.roles import needs

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from jobq.core.records import Edge, JobSpec, PutResult, UniqueSpec
-from jobq.core.states import State
+from jobq.core.records.jobs import Edge, JobSpec, PutResult, UniqueSpec
+from jobq.core.records.states import State
 from jobq.errors import ConfigError, InvalidJob, QueueFull
 from jobq_conformance.bounded import bound
 from jobq_conformance.kit import DAY, MINUTE, Desk, complete, drain, fail

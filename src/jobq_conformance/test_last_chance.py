@@ -6,10 +6,10 @@ import asyncio
 
 import pytest
 
-from jobq.core.commands import Cancel, Rerun
-from jobq.core.queues import Limits, QueueConfig, Tokens
-from jobq.core.records import Lease
-from jobq.core.states import State
+from jobq.core.records.commands import Cancel, Rerun
+from jobq.core.records.jobs import Lease
+from jobq.core.records.queues import Limits, QueueConfig, Tokens
+from jobq.core.records.states import State
 from jobq_conformance.kit import SECOND, Desk, complete, release, retry
 from jobq_conformance.roles import needs
 from jobq_conformance.stalling import claimed, settle_next, stall

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from jobq.core.queues import Limits, QueueConfig, RateData, Tokens, Window
+from jobq.core.records.queues import Limits, QueueConfig, RateData, Tokens, Window
 from jobq_conformance.kit import SECOND, Desk, complete
 from jobq_conformance.roles import needs
 from jobq_conformance.stalling import claimed, stall

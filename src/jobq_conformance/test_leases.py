@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from jobq.core.records import Complete, LeaseRef, Note, Release
-from jobq.core.states import State
+from jobq.core.records.jobs import Complete, LeaseRef, Note, Release
+from jobq.core.records.states import State
 from jobq_conformance.kit import DAY, LEASE, SECOND, Desk, complete, ref
 from jobq_conformance.roles import needs
 

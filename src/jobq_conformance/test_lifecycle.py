@@ -7,8 +7,8 @@ import threading
 
 import pytest
 
-from jobq.core.records import JobSpec, QueueName
-from jobq.core.states import State
+from jobq.core.records.jobs import JobSpec, QueueName
+from jobq.core.records.states import State
 from jobq.stores.base import Store
 from jobq_conformance.kit import SECOND, Desk, FakeClock, complete, fresh_queue, ref
 from jobq_conformance.places import Opening

@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from jobq.core.queues import Limits, LimitsRecord, QueueConfig, Window
-from jobq.core.states import State
+from jobq.core.records.queues import Limits, LimitsRecord, QueueConfig, Window
+from jobq.core.records.states import State
 from jobq.errors import ConfigError
 from jobq_conformance.kit import DAY, SECOND, Desk, complete, fail, hold, release, retry
 from jobq_conformance.roles import needs

@@ -1,7 +1,7 @@
 """Whatever happens to the jobs of an id, every store counts their lives alike.
 
 A new job begins in life 0 if the store has no record of the id, else in the life after that of the
-record (`core.retention.next_life`).
+record (`core.rules.ended.next_life`).
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from random import Random
 
 import pytest
 
-from jobq.core.commands import Cancel, Remove
+from jobq.core.records.commands import Cancel, Remove
 from jobq_conformance.examples import number
 from jobq_conformance.kit import SECOND, Desk, complete, fresh_queue
 from jobq_conformance.lives import MANY, Lives

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from jobq.core.states import State
+from jobq.core.records.states import State
 from jobq_conformance.kit import SECOND, Desk, complete, fail, ref, release, retry
 from jobq_conformance.roles import needs
 

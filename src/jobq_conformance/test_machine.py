@@ -17,10 +17,10 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from jobq.core.commands import Cancel, Promote, Remove, Reprioritise, Rerun
-from jobq.core.queues import QueueConfig, RetentionData
-from jobq.core.records import AnyOutcome, Claim, JobKey, Lease, Note, Settled
-from jobq.core.states import State
+from jobq.core.records.commands import Cancel, Promote, Remove, Reprioritise, Rerun
+from jobq.core.records.jobs import AnyOutcome, Claim, JobKey, Lease, Note, Settled
+from jobq.core.records.queues import QueueConfig, RetentionData
+from jobq.core.records.states import State
 from jobq_conformance.audit import audit
 from jobq_conformance.examples import examples
 from jobq_conformance.kit import (

@@ -19,9 +19,8 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from jobq.core.commands import AnyCommand, Cancel, Remove, Rerun, SendSignal
-from jobq.core.queues import Limits, QueueConfig, Window
-from jobq.core.records import (
+from jobq.core.records.commands import AnyCommand, Cancel, Remove, Rerun, SendSignal
+from jobq.core.records.jobs import (
     AnyOutcome,
     ChildPolicy,
     JobRecord,
@@ -29,7 +28,8 @@ from jobq.core.records import (
     UniqueMode,
     UniqueSpec,
 )
-from jobq.core.states import ENDED, State
+from jobq.core.records.queues import Limits, QueueConfig, Window
+from jobq.core.records.states import ENDED, State
 from jobq_conformance.audit import audit
 from jobq_conformance.claim_order import check_order
 from jobq_conformance.examples import examples

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from jobq.core.queues import QueueConfig
-from jobq.core.states import State
+from jobq.core.records.queues import QueueConfig
+from jobq.core.records.states import State
 from jobq_conformance.kit import LEASE, SECOND, Desk
 from jobq_conformance.roles import needs
 from jobq_conformance.stalling import claimed, stall

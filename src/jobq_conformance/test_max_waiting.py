@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from jobq.core.commands import Cancel, Rerun
-from jobq.core.queues import Limits, QueueConfig
-from jobq.core.records import JobRecord, PutResult, UniqueMode
-from jobq.core.states import State
+from jobq.core.records.commands import Cancel, Rerun
+from jobq.core.records.jobs import JobRecord, PutResult, UniqueMode
+from jobq.core.records.queues import Limits, QueueConfig
+from jobq.core.records.states import State
 from jobq.errors import ConfigError
 from jobq_conformance.bounded import bound, lock, put, rebound, took
 from jobq_conformance.kit import (

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from jobq.core.queues import Fire, ScheduleSpec
-from jobq.core.states import QueueKind, State
+from jobq.core.records.queues import Fire, ScheduleSpec
+from jobq.core.records.states import QueueKind, State
 from jobq.errors import InvalidJob, QueueFull
 from jobq_conformance.bounded import bound, lock, put, rebound, took
 from jobq_conformance.kit import (

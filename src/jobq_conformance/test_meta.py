@@ -7,10 +7,10 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from jobq.core.commands import Cancel, Reprioritise, Rerun, Update
-from jobq.core.queues import Fire, QueueConfig, ScheduleSpec
-from jobq.core.records import Edge, UniqueSpec
-from jobq.core.states import State
+from jobq.core.records.commands import Cancel, Reprioritise, Rerun, Update
+from jobq.core.records.jobs import Edge, UniqueSpec
+from jobq.core.records.queues import Fire, QueueConfig, ScheduleSpec
+from jobq.core.records.states import State
 from jobq_conformance.kit import SECOND, Desk, complete, fail, read_all, retry, snooze
 from jobq_conformance.roles import needs
 

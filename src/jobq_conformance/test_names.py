@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from jobq.core.workers import Beat, WorkerRecord, WorkerRequest
+from jobq.core.records.workers import Beat, WorkerRecord, WorkerRequest
 from jobq_conformance.kit import SECOND, Desk
 
 TTL = 10 * SECOND

@@ -1,8 +1,8 @@
 """What a store accepts as a new job: the same values, by every call that stores one.
 
-The rule is `core.new_jobs`. Here, every field gets wrong values, boundaries and subclasses, and
-each call of the contract must do with them what the rule says: store plain values, or refuse the
-job and store nothing.
+The rule is `core.rules.new_jobs`. Here, every field gets wrong values, boundaries and subclasses,
+and each call of the contract must do with them what the rule says: store plain values, or refuse
+the job and store nothing.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from jobq.core.checks import shown
-from jobq.core.commands import AnyCommand, Reprioritise, Reschedule, Update
-from jobq.core.new_jobs import check_schedule
-from jobq.core.queues import Fire, ScheduleSpec
-from jobq.core.records import Failure, JobKey, JobRecord, JobSpec, QueueName
-from jobq.core.states import State
+from jobq.core.records.commands import AnyCommand, Reprioritise, Reschedule, Update
+from jobq.core.records.jobs import Failure, JobKey, JobRecord, JobSpec, QueueName
+from jobq.core.records.queues import Fire, ScheduleSpec
+from jobq.core.records.states import State
+from jobq.core.rules.new_jobs import check_schedule
+from jobq.core.values.checks import shown
 from jobq.errors import ConfigError, InvalidJob, JobqError
 from jobq.stores.base import pipeline_of
 from jobq_conformance.kit import DAY, Desk

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from jobq.core.commands import Remove
-from jobq.core.records import LeaseRef, Note
+from jobq.core.records.commands import Remove
+from jobq.core.records.jobs import LeaseRef, Note
 from jobq_conformance.kit import SECOND, Desk, complete, ref, retry
 from jobq_conformance.roles import needs
 

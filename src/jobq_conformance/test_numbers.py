@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from itertools import groupby
 
-from jobq.core.commands import Cancel, Remove, Rerun, SendSignal
-from jobq.core.records import Note, UniqueSpec
+from jobq.core.records.commands import Cancel, Remove, Rerun, SendSignal
+from jobq.core.records.jobs import Note, UniqueSpec
 from jobq_conformance.kit import (
     SECOND,
     Desk,

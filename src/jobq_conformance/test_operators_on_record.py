@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from jobq.core.commands import (
+from jobq.core.records.commands import (
     AnyCommand,
     Cancel,
     Promote,
@@ -13,9 +13,9 @@ from jobq.core.commands import (
     SendSignal,
     Update,
 )
-from jobq.core.event_records import EventRecord
-from jobq.core.queues import Limits, QueueConfig, ScheduleSpec, Window
-from jobq.core.states import QueueKind, State
+from jobq.core.records.events import EventRecord
+from jobq.core.records.queues import Limits, QueueConfig, ScheduleSpec, Window
+from jobq.core.records.states import QueueKind, State
 from jobq_conformance.kit import MINUTE, SECOND, Desk, block, complete, fail, release, retry
 from jobq_conformance.roles import needs
 

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from jobq.core.call_options import NO_OPTIONS, CallOptions
-from jobq.core.commands import Reprioritise, Rerun
-from jobq.core.options import FIELDS, LETTER, Option
-from jobq.core.queues import QueueConfig
-from jobq.core.records import Lease, QueueName, RetryData, UniqueSpec
-from jobq.core.states import State
+from jobq.core.records.commands import Reprioritise, Rerun
+from jobq.core.records.jobs import NO_OPTIONS, CallOptions, Lease, QueueName, RetryData, UniqueSpec
+from jobq.core.records.options import FIELDS, LETTER, Option
+from jobq.core.records.queues import QueueConfig
+from jobq.core.records.states import State
 from jobq_conformance.kit import HOUR, Desk, complete, fail, read_all, retry
 from jobq_conformance.spec_values import example
 

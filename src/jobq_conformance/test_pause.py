@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from jobq.core.states import State
+from jobq.core.records.states import State
 from jobq_conformance.kit import DAY, SECOND, Desk, complete, ref, retry
 from jobq_conformance.roles import needs
 

@@ -9,8 +9,8 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from jobq.core.commands import Cancel
-from jobq.core.records import JobRecord
+from jobq.core.records.commands import Cancel
+from jobq.core.records.jobs import JobRecord
 from jobq.stores.base import Pipelined, Store, pipeline_of
 from jobq_conformance.kit import SECOND, Desk, complete, fail, retry
 from jobq_conformance.roles import needs

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from jobq.core.queues import QueueConfig
+from jobq.core.records.queues import QueueConfig
 from jobq.errors import ConfigError, InvalidJob
 from jobq_conformance.kit import Desk
 from jobq_conformance.roles import needs

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from jobq.core.commands import Cancel
-from jobq.core.records import UniqueSpec
-from jobq.core.states import State
+from jobq.core.records.commands import Cancel
+from jobq.core.records.jobs import UniqueSpec
+from jobq.core.records.states import State
 from jobq.errors import ConfigError
 from jobq_conformance.kit import DAY, LEASE, SECOND, Desk, complete, fail, read_log, ref
 from jobq_conformance.roles import needs

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from jobq.core.commands import Cancel, Remove
-from jobq.core.records import JobKey, QueueName, RetryData
-from jobq.core.states import State
+from jobq.core.records.commands import Cancel, Remove
+from jobq.core.records.jobs import JobKey, QueueName, RetryData
+from jobq.core.records.states import State
 from jobq.stores.base import Store
 from jobq_conformance.kit import DAY, SECOND, Desk, complete, fail, fresh_queue
 from jobq_conformance.roles import needs

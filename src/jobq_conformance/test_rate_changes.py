@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from jobq.core.queues import Limits, Tokens, Window
+from jobq.core.records.queues import Limits, Tokens, Window
 from jobq_conformance.kit import SECOND, Desk, complete, hold
 from jobq_conformance.roles import needs
 

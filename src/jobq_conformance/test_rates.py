@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from jobq.core.queues import Limits, QueueConfig, Tokens, Window
-from jobq.core.states import State
+from jobq.core.records.queues import Limits, QueueConfig, Tokens, Window
+from jobq.core.records.states import State
 from jobq.errors import InvalidJob
 from jobq_conformance.kit import DAY, SECOND, Desk, complete, retry
 from jobq_conformance.roles import needs

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from jobq.core.commands import Remove, Rerun
-from jobq.core.queues import Limits, QueueConfig, RetentionData
-from jobq.core.records import JobRecord, UniqueSpec
-from jobq.core.states import State
+from jobq.core.records.commands import Remove, Rerun
+from jobq.core.records.jobs import JobRecord, UniqueSpec
+from jobq.core.records.queues import Limits, QueueConfig, RetentionData
+from jobq.core.records.states import State
 from jobq.errors import ConfigError, InvalidJob
 from jobq_conformance.kit import HOUR, LEASE, MINUTE, SECOND, Desk, complete, fail, retry
 from jobq_conformance.roles import needs

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from jobq.core.commands import Cancel, Promote
-from jobq.core.queues import QueueConfig, RetentionData
-from jobq.core.states import State
+from jobq.core.records.commands import Cancel, Promote
+from jobq.core.records.queues import QueueConfig, RetentionData
+from jobq.core.records.states import State
 from jobq_conformance.kit import DAY, SECOND, Desk, complete, fail, read_all, release, retry
 from jobq_conformance.roles import needs
 

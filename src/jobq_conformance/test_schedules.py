@@ -6,10 +6,10 @@ import asyncio
 
 import pytest
 
-from jobq.core.commands import Cancel
-from jobq.core.queues import Fire, ScheduleRecord, ScheduleSpec
-from jobq.core.records import JobSpec, UniqueSpec
-from jobq.core.states import QueueKind, State
+from jobq.core.records.commands import Cancel
+from jobq.core.records.jobs import JobSpec, UniqueSpec
+from jobq.core.records.queues import Fire, ScheduleRecord, ScheduleSpec
+from jobq.core.records.states import QueueKind, State
 from jobq_conformance.kit import DAY, HOUR, SECOND, Desk, complete, fail, read_all
 from jobq_conformance.roles import needs
 

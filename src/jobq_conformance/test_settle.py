@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from jobq.core.records import Complete
-from jobq.core.states import State
+from jobq.core.records.jobs import Complete
+from jobq.core.records.states import State
 from jobq_conformance.kit import (
     LEASE,
     SECOND,

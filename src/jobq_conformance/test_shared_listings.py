@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from jobq.core.commands import Cancel
-from jobq.core.records import Filter, QueueName
-from jobq.core.states import State
+from jobq.core.records.commands import Cancel
+from jobq.core.records.jobs import Filter, QueueName
+from jobq.core.records.states import State
 from jobq.errors import InvalidJob
 from jobq_conformance.kit import DAY, Desk, complete, read_all, release
 from jobq_conformance.roles import needs

@@ -8,8 +8,8 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from jobq.core.commands import Cancel, Promote, Rerun
-from jobq.core.records import Note, Signal, Topic
+from jobq.core.records.commands import Cancel, Promote, Rerun
+from jobq.core.records.jobs import Note, Signal, Topic
 from jobq_conformance.kit import (
     DAY,
     SECOND,

@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 import pytest
 
-from jobq.core.commands import Cancel, Rerun, SendSignal
-from jobq.core.records import AnyOutcome, Lease
-from jobq.core.states import State
+from jobq.core.records.commands import Cancel, Rerun, SendSignal
+from jobq.core.records.jobs import AnyOutcome, Lease
+from jobq.core.records.states import State
 from jobq_conformance.kit import SECOND, Desk, block, complete, fail, retry, snooze
 
 Again = Callable[[Lease], AnyOutcome]

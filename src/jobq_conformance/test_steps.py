@@ -6,11 +6,11 @@ import asyncio
 
 import pytest
 
-from jobq.core.checks import MAX_STEPS, MAX_STEPS_BYTES
-from jobq.core.commands import Cancel, Remove, Rerun, SendSignal
-from jobq.core.queues import QueueConfig, RetentionData
-from jobq.core.records import Filter, Lease, LeaseState, Note
-from jobq.core.states import State
+from jobq.core.records.commands import Cancel, Remove, Rerun, SendSignal
+from jobq.core.records.jobs import Filter, Lease, LeaseState, Note
+from jobq.core.records.queues import QueueConfig, RetentionData
+from jobq.core.records.states import State
+from jobq.core.values.checks import MAX_STEPS, MAX_STEPS_BYTES
 from jobq.errors import InvalidJob, PayloadTooLarge
 from jobq_conformance.kit import (
     HOUR,

@@ -7,8 +7,8 @@ from random import Random
 
 import pytest
 
-from jobq.core.records import AnyOutcome, Lease
-from jobq.core.states import State
+from jobq.core.records.jobs import AnyOutcome, Lease
+from jobq.core.records.states import State
 from jobq_conformance.kit import LEASE, SECOND, Desk, complete, ref, release, retry, snooze
 
 pytestmark = pytest.mark.topology

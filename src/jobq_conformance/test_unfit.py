@@ -1,5 +1,5 @@
 """Jobs that a worker defers, for either reason: each deferral is recorded with its reason, and the
-two reasons have clocks of their own (core/unknown.py).
+two reasons have clocks of their own (core/rules/unknown.py).
 """
 
 from __future__ import annotations
@@ -9,11 +9,11 @@ from typing import get_args
 
 import pytest
 
-from jobq.core import unknown
-from jobq.core.commands import Promote, Rerun, Reschedule, Update
-from jobq.core.records import DeferReason, Deferred, UniqueSpec
-from jobq.core.states import State
-from jobq.core.unknown import PutOff, sentence
+from jobq.core.records.commands import Promote, Rerun, Reschedule, Update
+from jobq.core.records.jobs import DeferReason, Deferred, UniqueSpec
+from jobq.core.records.states import State
+from jobq.core.rules import unknown
+from jobq.core.rules.unknown import PutOff, sentence
 from jobq_conformance.kit import (
     HOUR,
     LEASE,

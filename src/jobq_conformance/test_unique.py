@@ -6,9 +6,9 @@ from typing import Literal
 
 import pytest
 
-from jobq.core.commands import Cancel, Remove
-from jobq.core.records import UniqueSpec
-from jobq.core.states import State
+from jobq.core.records.commands import Cancel, Remove
+from jobq.core.records.jobs import UniqueSpec
+from jobq.core.records.states import State
 from jobq_conformance.kit import DAY, SECOND, Desk, complete, fail, release, retry, snooze
 from jobq_conformance.roles import needs
 

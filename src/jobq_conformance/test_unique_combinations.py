@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from jobq.core.commands import Cancel, Rerun
-from jobq.core.queues import Fire, Limits, QueueConfig, ScheduleSpec, Tokens
-from jobq.core.records import UniqueSpec
-from jobq.core.states import State
+from jobq.core.records.commands import Cancel, Rerun
+from jobq.core.records.jobs import UniqueSpec
+from jobq.core.records.queues import Fire, Limits, QueueConfig, ScheduleSpec, Tokens
+from jobq.core.records.states import State
 from jobq.errors import ConfigError, InvalidJob
 from jobq_conformance.kit import (
     SECOND,

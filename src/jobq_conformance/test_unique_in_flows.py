@@ -6,9 +6,9 @@ from __future__ import annotations
 
 import pytest
 
-from jobq.core.commands import Cancel
-from jobq.core.records import Input, JobSpec, UniqueMode, UniqueSpec
-from jobq.core.states import State
+from jobq.core.records.commands import Cancel
+from jobq.core.records.jobs import Input, JobSpec, UniqueMode, UniqueSpec
+from jobq.core.records.states import State
 from jobq.errors import InvalidJob
 from jobq_conformance.families import results
 from jobq_conformance.kit import SECOND, Desk, complete, fail, retry

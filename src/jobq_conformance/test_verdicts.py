@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from jobq.core import verdicts
-from jobq.core.commands import Cancel
-from jobq.core.queues import QueueConfig
-from jobq.core.records import Failure
-from jobq.core.states import State
-from jobq.core.verdicts import ChildEnd
+from jobq.core.records.commands import Cancel
+from jobq.core.records.jobs import Failure
+from jobq.core.records.queues import QueueConfig
+from jobq.core.records.states import State
+from jobq.core.rules import outcomes
+from jobq.core.rules.outcomes import ChildEnd
 from jobq_conformance.families import family
 from jobq_conformance.kit import LEASE, SECOND, Desk, complete, fail, read_all, retry
 
@@ -33,14 +33,14 @@ async def test_a_stall_too_many_fails_the_job_as_core_says(q: Desk) -> None:
         await q.take("w7")
         q.clock.advance(LEASE)
         await q.tick()
-    expected = verdicts.stalled(
+    expected = outcomes.stalled(
         stalls=2, max_stalls=1, worker="w7", attempt=2, now_ms=q.clock.now_ms
     )
     assert await own_failure(q, "a") == expected
     event = await q.last_event("a")
     assert (event.reason, event.error, event.fingerprint) == (
         "stalled",
-        verdicts.error_text(expected),
+        outcomes.error_text(expected),
         "stalled",
     )
 
@@ -59,12 +59,12 @@ async def test_an_expired_job_fails_as_core_says(q: Desk, ttl_ms: int) -> None:
     await q.put_one("a", ttl_ms=ttl_ms)
     q.clock.advance(ttl_ms)
     await q.tick()
-    expected = verdicts.expired(ttl_ms=ttl_ms, attempt=0, now_ms=q.clock.now_ms)
+    expected = outcomes.expired(ttl_ms=ttl_ms, attempt=0, now_ms=q.clock.now_ms)
     assert await own_failure(q, "a") == expected
     event = await q.last_event("a")
     assert (event.reason, event.error, event.fingerprint) == (
         "expired",
-        verdicts.error_text(expected),
+        outcomes.error_text(expected),
         "expired",
     )
 
@@ -142,7 +142,7 @@ async def test_continue_says_that_a_child_was_cancelled(q: Desk) -> None:
     await family(q, "a", on_child_failure="continue")
     await q.alter(Cancel(job=q.key("a")))
     (given,) = (await q.take()).inputs
-    assert given.failure == verdicts.failure_for_parent("continue", await ended(q, "a"))
+    assert given.failure == outcomes.failure_for_parent("continue", await ended(q, "a"))
     assert given.failure is not None
     assert (given.failure.reason, given.failure.type) == ("child", "JobCancelled")
 
@@ -150,14 +150,14 @@ async def test_continue_says_that_a_child_was_cancelled(q: Desk) -> None:
 async def test_a_parent_fails_as_core_says_and_names_the_child(q: Desk) -> None:
     await family(q, "a")
     await q.settle(fail(await q.take(), "no such tenant"))
-    expected = verdicts.parent_failure(await ended(q, "a"), attempt=0, now_ms=q.clock.now_ms)
+    expected = outcomes.parent_failure(await ended(q, "a"), attempt=0, now_ms=q.clock.now_ms)
     assert await own_failure(q, "p") == expected
     assert (expected.reason, expected.type) == ("child", "ValueError")
     assert "job a (task)" in expected.message
     event = await q.last_event("p")
     assert (event.reason, event.error, event.fingerprint) == (
         "child",
-        verdicts.error_text(expected),
+        outcomes.error_text(expected),
         "f00d",
     )
 
@@ -165,7 +165,7 @@ async def test_a_parent_fails_as_core_says_and_names_the_child(q: Desk) -> None:
 async def test_a_parent_of_a_cancelled_child_fails_as_core_says(q: Desk) -> None:
     await family(q, "a")
     await q.alter(Cancel(job=q.key("a")))
-    expected = verdicts.parent_failure(await ended(q, "a"), attempt=0, now_ms=q.clock.now_ms)
+    expected = outcomes.parent_failure(await ended(q, "a"), attempt=0, now_ms=q.clock.now_ms)
     assert await own_failure(q, "p") == expected
 
 
@@ -173,11 +173,11 @@ async def test_a_parent_of_a_cancelled_child_fails_as_core_says(q: Desk) -> None
 async def test_long_messages_are_cut_between_characters(q: Desk, message: str) -> None:
     await family(q, "a")
     await q.settle(fail(await q.take(), message))
-    expected = verdicts.parent_failure(await ended(q, "a"), attempt=0, now_ms=q.clock.now_ms)
+    expected = outcomes.parent_failure(await ended(q, "a"), attempt=0, now_ms=q.clock.now_ms)
     assert await own_failure(q, "p") == expected
     assert [(await q.last_event(id)).error for id in ("a", "p")] == [
-        verdicts.error_text(await own_failure(q, "a")),
-        verdicts.error_text(expected),
+        outcomes.error_text(await own_failure(q, "a")),
+        outcomes.error_text(expected),
     ]
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 
-from jobq.core.commands import Cancel
-from jobq.core.states import State
-from jobq.core.workers import Beat, WorkerRecord, concurrency_request
+from jobq.core.records.commands import Cancel
+from jobq.core.records.states import State
+from jobq.core.records.workers import Beat, WorkerRecord, concurrency_request
 from jobq.stores.base import Store
 from jobq_conformance.kit import (
     BEGINNING,

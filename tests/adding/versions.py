@@ -10,8 +10,8 @@ from pathlib import Path
 
 import msgspec
 
-from jobq.core import event_log, wire
-from jobq.core.event_records import EventPage, EventRecord
+from jobq.core.records import event_log, wire
+from jobq.core.records.events import EventPage, EventRecord
 from jobq.rpc import convert
 from jobq.rpc.contract import METHODS
 from jobq.rpc.v1 import jobs_pb2 as pb

@@ -68,7 +68,7 @@ def previous_release(folder: Path) -> Path:
         ["git", "archive", wanted, "src"], cwd=ROOT, capture_output=True, check=True
     )
     subprocess.run(["tar", "x", "-C", folder], input=archive.stdout, check=True)
-    if not (folder / "src/jobq/core/layout.py").exists():
+    if not (folder / "src/jobq/core/version.py").exists():
         pytest.skip(f"{wanted} wrote no layout yet: its workers and producers stop for an upgrade")
     return folder / "src"
 

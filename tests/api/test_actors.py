@@ -8,7 +8,7 @@ import pytest
 
 from jobq import Every, InvalidJob, Queue
 from jobq.api.info import Event
-from jobq.core.records import Claim, Fail, Failure
+from jobq.core.records.jobs import Claim, Fail, Failure
 
 
 async def recorded(queue: Queue) -> list[Event]:

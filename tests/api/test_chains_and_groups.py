@@ -19,7 +19,7 @@ from jobq import (
     chord,
     group,
 )
-from jobq.core.records import JobSpec, PutResult
+from jobq.core.records.jobs import JobSpec, PutResult
 
 
 @dataclass

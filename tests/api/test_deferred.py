@@ -23,9 +23,9 @@ from jobq import (
     Worker,
     testing,
 )
-from jobq.core import codec as codecs
-from jobq.core.records import JobSpec
-from jobq.core.unknown import GIVE_UP_MS
+from jobq.core.records.jobs import JobSpec
+from jobq.core.rules.unknown import GIVE_UP_MS
+from jobq.core.values import codec as codecs
 from tests.api.deferrals import deferral
 from tests.executors.apps import unfit
 

@@ -25,8 +25,8 @@ from jobq import (
     Worker,
     current_job,
 )
-from jobq.core import codec as codecs
-from jobq.core.codec import JSON
+from jobq.core.values import codec as codecs
+from jobq.core.values.codec import JSON
 from jobq.encryption import Encrypted, new_key
 from jobq.stores import open_store
 from tests.api.deferrals import deferral

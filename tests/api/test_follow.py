@@ -24,17 +24,17 @@ from jobq import (
     current_job,
     testing,
 )
-from jobq.client import deadline, following, waiting
+from jobq.client import deadlines, following, waiting
 from jobq.client.following import new_lines
-from jobq.core.defaults import LOG_LINES
-from jobq.core.records import JobKey
+from jobq.core.records.jobs import JobKey
+from jobq.core.rules.defaults import LOG_LINES
 from tests.waiting import PATIENCE_S, until
 
 
 @pytest.fixture
 def only_signals(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without a signal, nobody looks at a job again for as long as a test lasts."""
-    monkeypatch.setattr(deadline, "CHECK_AGAIN_S", 10 * PATIENCE_S)
+    monkeypatch.setattr(deadlines, "CHECK_AGAIN_S", 10 * PATIENCE_S)
     monkeypatch.setattr(following, "CHECK_AGAIN_S", 10 * PATIENCE_S)
 
 
@@ -46,7 +46,7 @@ def no_signals(monkeypatch: pytest.MonkeyPatch) -> None:
         await asyncio.Event().wait()
 
     monkeypatch.setattr(following._Ears, "_listen", deaf)
-    monkeypatch.setattr(deadline, "CHECK_AGAIN_S", 0.05)
+    monkeypatch.setattr(deadlines, "CHECK_AGAIN_S", 0.05)
     monkeypatch.setattr(following, "CHECK_AGAIN_S", 0.05)
 
 

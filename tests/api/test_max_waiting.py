@@ -21,7 +21,7 @@ from jobq import (
     sync,
     testing,
 )
-from jobq.core.bounds import share
+from jobq.core.rules.limits import share
 from jobq.testing import FakeClock, Sandbox
 
 

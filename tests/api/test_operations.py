@@ -230,7 +230,7 @@ async def test_obliterate_leaves_nothing(queue: Queue) -> None:
 
 
 async def test_a_queue_with_running_jobs_is_obliterated_only_by_force(queue: Queue) -> None:
-    from jobq.core.records import Claim
+    from jobq.core.records.jobs import Claim
 
     await queue.task_by_name("nobody").enqueue()
     store = await queue._context.store()

@@ -10,8 +10,8 @@ import threading
 import pytest
 
 from jobq import Bucket, ConfigError, Queue, Rate, Retention, State, Stopped, Worker
-from jobq.client import store_handles
-from jobq.core.queues import Limits, QueueConfig, Tokens, Window
+from jobq.client import connection
+from jobq.core.records.queues import Limits, QueueConfig, Tokens, Window
 
 
 def test_the_environment_gives_the_store_url(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -196,7 +196,7 @@ async def test_a_worker_leaves_no_store_open(url: str) -> None:
         await asyncio.wait_for(worker.run(), 20)
         await asyncio.gather(*stopping)
         assert not queue._context.connection._sessions
-    assert not [key for key in store_handles._entries if key[0] == url]
+    assert not [key for key in connection._entries if key[0] == url]
 
 
 async def test_closing_a_queue_does_not_close_it_under_its_worker(url: str) -> None:
@@ -210,7 +210,7 @@ async def test_closing_a_queue_does_not_close_it_under_its_worker(url: str) -> N
         for _ in range(3):
             assert await ping.call() == "pong"
             await queue.aclose()
-    assert not [key for key in store_handles._entries if key[0] == url]
+    assert not [key for key in connection._entries if key[0] == url]
 
 
 async def test_a_context_inside_a_worker_closes_nothing_under_it(url: str) -> None:
@@ -224,7 +224,7 @@ async def test_a_context_inside_a_worker_closes_nothing_under_it(url: str) -> No
         async with queue:
             assert await ping.call() == "pong"
         assert await ping.call() == "pong"
-    assert not [key for key in store_handles._entries if key[0] == url]
+    assert not [key for key in connection._entries if key[0] == url]
 
 
 async def test_two_tasks_of_one_name_are_refused(queue: Queue) -> None:

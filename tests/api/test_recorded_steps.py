@@ -12,8 +12,8 @@ from uuid import uuid4
 import pytest
 
 from jobq import InvalidJob, JobFailed, LeaseLost, Queue, Retry, Snooze, State, Worker, current_job
-from jobq.core.checks import MAX_STEPS, MAX_STEPS_BYTES
-from jobq.core.records import Claim, Lease, Release
+from jobq.core.records.jobs import Claim, Lease, Release
+from jobq.core.values.checks import MAX_STEPS, MAX_STEPS_BYTES
 from jobq.testing import Sandbox
 
 NOW = Retry(3, base=0)

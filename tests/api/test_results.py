@@ -27,7 +27,7 @@ from jobq import (
     Worker,
     current_job,
 )
-from jobq.core.records import JobSpec, PutResult
+from jobq.core.records.jobs import JobSpec, PutResult
 
 
 @dataclass
@@ -121,7 +121,7 @@ async def test_a_wait_that_times_out_cancels_nothing(queue: Queue) -> None:
 async def test_a_wait_ends_even_if_signals_are_lost(
     queue: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("jobq.client.deadline.CHECK_AGAIN_S", 0.05)
+    monkeypatch.setattr("jobq.client.deadlines.CHECK_AGAIN_S", 0.05)
     store = await queue._context.store()
 
     @asynccontextmanager
@@ -146,7 +146,7 @@ async def test_a_wait_ends_even_if_signals_are_lost(
 async def test_waiting_for_a_removed_job_raises_job_not_found(
     queue: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("jobq.client.deadline.CHECK_AGAIN_S", 0.05)
+    monkeypatch.setattr("jobq.client.deadlines.CHECK_AGAIN_S", 0.05)
     job = await queue.task_by_name("nobody").enqueue()
     waiter = asyncio.create_task(job.result())
     await asyncio.sleep(0)

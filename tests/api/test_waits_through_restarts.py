@@ -13,7 +13,7 @@ from typing import Protocol
 import pytest
 
 from jobq import Queue, QueueClosed, State, StoreUnavailable, WaitTimeout, Worker
-from jobq.client import deadline, waiting
+from jobq.client import deadlines, waiting
 from tests.stores.postgres import servers as postgres
 from tests.stores.valkey import servers as valkey
 from tests.waiting import PATIENCE_S, until
@@ -51,7 +51,7 @@ def server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Restartab
 @pytest.fixture(autouse=True)
 def looks_often(monkeypatch: pytest.MonkeyPatch) -> None:
     """The caller reads the job all the time, so that it meets every outage."""
-    monkeypatch.setattr(deadline, "CHECK_AGAIN_S", 0.05)
+    monkeypatch.setattr(deadlines, "CHECK_AGAIN_S", 0.05)
 
 
 def doubling(url: str) -> Queue:

@@ -13,8 +13,8 @@ from bench.capacity.measure import Sizes
 from bench.capacity.program import Settings, started
 from bench.scale.plot import svg
 from bench.scale.run import SUPERLINEAR, exponents, simulate
-from jobq.capacity import default_measured
-from jobq.capacity.constants import parse_measured
+from jobq.operations.capacity import default_measured
+from jobq.operations.capacity.constants import parse_measured
 from tests.stores.valkey.servers import valkey_or_skip
 
 COSTS = default_measured()

@@ -18,4 +18,7 @@ async def test_a_plain_job_enters_no_module_of_special_jobs(journey: str, tmp_pa
     entered = {file_of(code) for code in calls}
     assert "stores/relational/put.py" in entered
     special = {f"stores/relational/{name}.py" for name in SPECIAL}
-    assert entered & {*special, "core/bounds.py", "core/graph.py", "core/locks.py"} == set()
+    assert (
+        entered & {*special, "core/rules/limits.py", "core/rules/flows.py", "core/rules/locks.py"}
+        == set()
+    )

@@ -176,7 +176,7 @@ CALLERS = (
     bug(
         "enqueue hangs if the store raises an error that cannot be copied",
         "f7eb23b4",
-        "src/jobq/client/raising.py",
+        "src/jobq/client/sender.py",
         "        return error\n    copied.__cause__",
         "        raise\n    copied.__cause__",
         found_by=("tests/engine/test_sender.py", "-k", "cannot_be_copied", "--store", "memory"),

@@ -10,7 +10,7 @@ SERVER = (
     bug(
         "a retry policy with the factor nan is stored through a server",
         "changelog: A client of jq-server with the scope produce",
-        "src/jobq/core/spec_checks.py",
+        "src/jobq/core/records/options.py",
         'checks.check_number(retry.factor, "retry.factor", low=1),',
         "retry.factor if type(retry.factor) is float and retry.factor != retry.factor else "
         'checks.check_number(retry.factor, "retry.factor", low=1),',
@@ -115,7 +115,7 @@ SERVER = (
     bug(
         "a checkpoint without a number is replaced by an older one",
         "changelog: a checkpoint without a `saved_number` that arrives while its job is",
-        "src/jobq/core/outcomes.py",
+        "src/jobq/core/rules/outcomes.py",
         "return (number > 0 and snooze.saved is None) or is_late(",
         "return is_late(",
         found_by=("tests/server/test_workers_streams.py", "-k", "is_put_off"),

@@ -260,7 +260,7 @@ STORES = (
     bug(
         "a damaged entry stops every reader of the event log",
         "a3fecd2a",
-        "src/jobq/core/event_log.py",
+        "src/jobq/core/records/event_log.py",
         "_DAMAGED = (msgspec.MsgspecError, LookupError, TypeError, ValueError)",
         "_DAMAGED = (msgspec.MsgspecError, IndexError, TypeError, UnicodeError)",
         found_by="tests/core/test_entries.py",
@@ -276,7 +276,7 @@ STORES = (
     bug(
         "one damaged job fails the listing of its queue",
         "8dcd6b91",
-        "src/jobq/core/verdicts.py",
+        "src/jobq/core/rules/outcomes.py",
         "    if not (damaged or options is NO_OPTIONS):\n",
         "    if not damaged:\n        return record\n"
         "    if not (damaged or options is NO_OPTIONS):\n",

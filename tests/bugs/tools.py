@@ -16,7 +16,7 @@ TOOLS = (
     bug(
         "a run is joined with the start of another job under its id",
         "bf8a7039",
-        "src/jobq/pipeline/transforms/attempts.py",
+        "src/jobq/pipeline/transforms/runs.py",
         '.where("nth = 1")',
         '.where("nth >= 1")',
         found_by=("tests/pipeline/test_derive.py", "-k", "after_a_purge"),
@@ -25,7 +25,7 @@ TOOLS = (
     bug(
         "the next audit reports a gap beyond what was proved as lost",
         "9388ef3a",
-        "src/jobq/pipeline/proof.py",
+        "src/jobq/pipeline/audit/proof.py",
         "holes = ranges.minus(ranges.missing(here, log.proved + 1, max(last, shipped)), known)",
         "holes = ranges.missing(here, log.proved + 1, max(last, shipped))",
         found_by=("tests/pipeline/test_proof.py", "-k", "remembered_once"),
@@ -33,7 +33,7 @@ TOOLS = (
     bug(
         "a copy of a store to itself removes its jobs",
         "03f96b7f",
-        "src/jobq/operations/store_copy/queue_copy.py",
+        "src/jobq/operations/store_copy.py",
         "        await self._check_apart()\n",
         "        await self._hold()\n",
         found_by=("tests/store_copy", "-k", "to_itself"),
@@ -41,7 +41,7 @@ TOOLS = (
     bug(
         "times of a copied job are in the future",
         "8bd754e8",
-        "src/jobq/stores/relational/restore.py",
+        "src/jobq/stores/relational/put.py",
         "return None if ms is None else min(ms, tx.now)",
         "return ms",
         found_by=(f"{CONFORMANCE}/test_restore.py", "-k", "ahead", "--store", "sqlite"),

@@ -5,8 +5,11 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from jobq.capacity import Fleet, Load, Plan, default_measured, plan, use
-from jobq.capacity.use import (
+from jobq.core.records.jobs import QueueName
+from jobq.engine.identity import WorkerSettings
+from jobq.errors import ConfigError
+from jobq.operations.capacity import Fleet, Load, Plan, default_measured, plan, use
+from jobq.operations.capacity.use import (
     RENEW_S,
     SCHEDULES_S,
     TICK_S,
@@ -15,9 +18,6 @@ from jobq.capacity.use import (
     expected_batch,
     spread,
 )
-from jobq.core.records import QueueName
-from jobq.engine.settings import WorkerSettings
-from jobq.errors import ConfigError
 from jobq.stores.valkey.keys import Space, hash_slot_of
 
 COSTS = default_measured()

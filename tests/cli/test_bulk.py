@@ -149,7 +149,7 @@ def test_a_killed_command_is_continued_at_the_last_cursor_that_it_printed(
 ) -> None:
     submit(ctl, *({"name": "t", "args": [n]} for n in range(60)))
     words = ["job", "cancel", "-q", "shop", "--where", "name=t"]
-    always = "import jobq.cli.bulk as b; b._REMARK_S = 0; from jobq.cli.ctl import main; main()"
+    always = "import jobq.cli.ctl.bulk as b; b._REMARK_S = 0; from jobq.cli.ctl import main; main()"
     command = [sys.executable, "-c", always, "--url", url, *words, "--yes", "--pace", "20"]
     running = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, cwd=tmp_path)
     try:

@@ -85,7 +85,7 @@ def test_wrong_figures_are_one_line_that_names_them(args: tuple[str, ...], said:
 
 
 def test_the_costs_of_another_machine_change_the_answer(tmp_path: Path) -> None:
-    from jobq.capacity import constants
+    from jobq.operations.capacity import constants
 
     known = Path(constants.__file__).with_name("measured.toml").read_text()
     slow = tmp_path / "slow.toml"

@@ -11,8 +11,8 @@ import msgspec
 import yaml
 
 from jobq import Queue, Worker
-from jobq.core.new_jobs import Checked
-from jobq.core.records import JobSpec, QueueName, RetryData
+from jobq.core.records.jobs import JobSpec, QueueName, RetryData
+from jobq.core.rules.new_jobs import Checked
 from jobq.stores import open_store
 from jobq.stores.sqlite import SqliteStore
 from tests.api.deferrals import deferral

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from jobq.core.records import QueueName
+from jobq.core.records.jobs import QueueName
 from jobq.stores import open_store
 from tests.cli.kit import Ctl
 

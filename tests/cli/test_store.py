@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from jobq.core import copies
-from jobq.core.records import Edge, Filter, JobKey, JobSpec, QueueName
-from jobq.core.states import State
+from jobq.core.records.jobs import Edge, Filter, JobKey, JobSpec, QueueName
+from jobq.core.records.states import State
+from jobq.core.rules import copies
 from jobq.stores import open_store
 from jobq.stores.base import Store
 from tests.cli.kit import Ctl

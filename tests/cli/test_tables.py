@@ -8,9 +8,8 @@ import json
 import pytest
 import yaml
 
-from jobq.cli.output import SafeConsole
-from jobq.cli.tables import Column, table
-from jobq.core.printable import is_harmless
+from jobq.cli.output import Column, SafeConsole, table
+from jobq.core.values.printable import is_harmless
 from tests.cli.kit import Ctl
 
 COLUMNS = (

@@ -17,12 +17,12 @@ from io import StringIO
 import pytest
 from rich.console import Console
 
-from jobq.cli.queue_view import QueueSummary
-from jobq.cli.top_view import Flow, Snapshot, top_view
-from jobq.core.queues import MinuteRecord, QueueRecord, StatsRecord
-from jobq.core.records import Failure, JobRecord, QueueName
-from jobq.core.states import State
-from jobq.core.workers import WorkerRecord
+from jobq.cli.ctl.queue_view import QueueSummary
+from jobq.cli.ctl.top import Flow, Snapshot, top_view
+from jobq.core.records.jobs import Failure, JobRecord, QueueName
+from jobq.core.records.queues import MinuteRecord, QueueRecord, StatsRecord
+from jobq.core.records.states import State
+from jobq.core.records.workers import WorkerRecord
 from tests import waiting
 from tests.cli.kit import Ctl
 

@@ -14,16 +14,15 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
-from jobq.capacity.constants import parse_measured
 from jobq.cli import ctl, server, worker
 from jobq.cli.address import Address, overridden
-from jobq.cli.server_file import _OPTIONS
+from jobq.cli.server import _OPTIONS
 from jobq.errors import ConfigError, Unauthenticated
+from jobq.operations.capacity.constants import parse_measured
 from jobq.pipeline.slo import load_targets
 from jobq.server import config
-from jobq.server.keys import KeySet, parse_jwks, secret_key
-from jobq.server.tokens import TokenRules, Tokens
-from jobq.stores.base.token import claimed_tenant
+from jobq.server.tokens import KeySet, TokenRules, Tokens, parse_jwks, secret_key
+from jobq.stores.base.urls import claimed_tenant
 
 # ── jq-server ─────────────────────────────────────────────────────────────────────────────────────
 

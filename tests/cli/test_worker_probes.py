@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from jobq.cli.shared_metrics import SharedMetrics
+from jobq.cli.probes import SharedMetrics
 from tests import waiting
 from tests.cli.fleet import Output, wait_for_workers
 from tests.cli.kit import Ctl

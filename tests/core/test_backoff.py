@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jobq.core.backoff import computed_ms, delay_ms
 from jobq.core.policies import Retry
-from jobq.core.records import RetryData
+from jobq.core.records.jobs import RetryData
+from jobq.core.rules.backoff import computed_ms, delay_ms
 from jobq.errors import InvalidJob
 
 ERROR = ValueError("x")

@@ -14,9 +14,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jobq.core.calls import ArgumentDecoder, CallShape, is_plain
-from jobq.core.codec import JSON, MSGPACK, Codec
-from jobq.core.records import Failure
+from jobq.core.records.jobs import Failure
+from jobq.core.values.calls import ArgumentDecoder, CallShape, is_plain
+from jobq.core.values.codec import JSON, MSGPACK, Codec
 from jobq.errors import ConfigError, InvalidJob, UndecodableArguments, UnfitArguments
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jobq.core.codec import JSON, MSGPACK, Codec, convert, get_codec
+from jobq.core.values.codec import JSON, MSGPACK, Codec, convert, get_codec
 from jobq.errors import ConfigError, InvalidJob
 
 BOTH = pytest.mark.parametrize("codec", [JSON, MSGPACK], ids=lambda codec: codec.name)
@@ -306,7 +306,7 @@ def test_a_codec_may_not_take_the_name_of_one_that_is_built_in() -> None:
 
 def test_pydantic_is_not_imported_for_those_who_do_not_use_it() -> None:
     code = (
-        "import sys; from jobq.core.codec import JSON; JSON.encode([1, None]); "
+        "import sys; from jobq.core.values.codec import JSON; JSON.encode([1, None]); "
         "sys.exit('pydantic' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False, timeout=60).returncode == 0

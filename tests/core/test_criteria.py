@@ -6,8 +6,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from jobq.core.codec import JSON, MSGPACK
-from jobq.core.criteria import (
+from jobq.core.records.criteria import (
     Criteria,
     SelectionCursor,
     pack_cursor,
@@ -16,8 +15,9 @@ from jobq.core.criteria import (
     step_size,
     unpack_cursor,
 )
-from jobq.core.records import Failure, JobRecord, QueueName
-from jobq.core.states import State
+from jobq.core.records.jobs import Failure, JobRecord, QueueName
+from jobq.core.records.states import State
+from jobq.core.values.codec import JSON, MSGPACK
 from jobq.errors import InvalidJob
 
 QUEUE = QueueName("t", "q")

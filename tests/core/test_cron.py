@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jobq.core.cron import GRACE_MS, after_end, first_time, next_after, plan
-from jobq.core.queues import CatchUp, Fire, ScheduleRecord, ScheduleSpec
-from jobq.core.records import JobSpec, QueueName
+from jobq.core.records.jobs import JobSpec, QueueName
+from jobq.core.records.queues import CatchUp, Fire, ScheduleRecord, ScheduleSpec
+from jobq.core.rules.cron import GRACE_MS, after_end, first_time, next_after, plan
 
 QUEUE = QueueName("t", "q")
 TEMPLATE = JobSpec(queue=QUEUE, id="", name="digest", payload=b"[[],{}]")

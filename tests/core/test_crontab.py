@@ -10,7 +10,7 @@ from cronsim import CronSim
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jobq.core.crontab import check_expression, check_zone, next_time
+from jobq.core.values.crontab import check_expression, check_zone, next_time
 from jobq.errors import ConfigError
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

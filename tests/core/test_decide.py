@@ -7,7 +7,6 @@ from typing import Any
 import msgspec
 import pytest
 
-from jobq.core import verdicts
 from jobq.core.control import (
     RateLimited,
     Reject,
@@ -16,20 +15,9 @@ from jobq.core.control import (
     WaitForChildren,
     WaitForSignal,
 )
-from jobq.core.decide import (
-    Crashed,
-    End,
-    Raised,
-    Released,
-    Returned,
-    TimedOut,
-    Unknown,
-    decide,
-    policy_of,
-)
-from jobq.core.failures import ReportedError
 from jobq.core.policies import UNDECLARED, Retry
-from jobq.core.records import (
+from jobq.core.records.failures import ReportedError
+from jobq.core.records.jobs import (
     AnyOutcome,
     Block,
     Complete,
@@ -44,6 +32,18 @@ from jobq.core.records import (
     RetryData,
     RetryLater,
     SnoozeFor,
+)
+from jobq.core.rules import outcomes
+from jobq.core.rules.decide import (
+    Crashed,
+    End,
+    Raised,
+    Released,
+    Returned,
+    TimedOut,
+    Unknown,
+    decide,
+    policy_of,
 )
 from jobq.errors import InvalidJob, UndecodableArguments, UnfitArguments, UnstorableResult
 
@@ -314,7 +314,7 @@ def test_a_failure_that_is_retried_is_not_exhausted() -> None:
     ("stalls", "allowed", "exhausted"), [(1, 3, False), (3, 3, False), (4, 3, True), (1, 0, True)]
 )
 def test_a_stall_past_the_limit_is_exhausted(stalls: int, allowed: int, exhausted: bool) -> None:
-    failure = verdicts.stalled(
+    failure = outcomes.stalled(
         attempt=7, stalls=stalls, max_stalls=allowed, worker="w1", now_ms=5000
     )
     assert (failure.reason, failure.attempt, failure.worker, failure.at_ms) == (

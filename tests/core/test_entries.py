@@ -5,8 +5,8 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from jobq.core.event_log import FORMAT, incarnation_of, pack, unpack
-from jobq.core.records import QueueName
+from jobq.core.records.event_log import FORMAT, incarnation_of, pack, unpack
+from jobq.core.records.jobs import QueueName
 from jobq.errors import ConfigError
 
 QUEUE = QueueName("default", "work")

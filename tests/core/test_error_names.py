@@ -6,11 +6,11 @@ import msgspec
 import pytest
 
 import jobq
-from jobq.core.criteria import Criteria
-from jobq.core.error_names import former_name, public_name
-from jobq.core.failures import describe, fingerprint
-from jobq.core.records import Failure, JobRecord, QueueName
-from jobq.core.states import State
+from jobq.core.records.criteria import Criteria
+from jobq.core.records.failures import describe, fingerprint
+from jobq.core.records.jobs import Failure, JobRecord, QueueName
+from jobq.core.records.states import State
+from jobq.core.values.error_names import former_name, public_name
 from jobq.executors.command import CommandFailed
 from jobq.operations.failures import cause
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from jobq.core.failures import (
+from jobq.core.records.failures import (
     MAX_MESSAGE,
     MAX_TRACEBACK,
     ReportedError,

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jobq.core.graph import check_flow, revivals
-from jobq.core.records import Edge, JobKey, JobRecord, JobSpec, QueueName, UniqueSpec
-from jobq.core.states import State
+from jobq.core.records.jobs import Edge, JobKey, JobRecord, JobSpec, QueueName, UniqueSpec
+from jobq.core.records.states import State
+from jobq.core.rules.flows import check_flow, revivals
 from jobq.errors import InvalidJob
 
 QUEUE = QueueName("t", "q")

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jobq.client.ids import new_id
-from jobq.core.checks import check_id
-from jobq.core.ids import IdMaker
+from jobq.core.values.checks import check_id
+from jobq.core.values.ids import IdMaker
 
 
 @given(

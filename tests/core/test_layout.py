@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from jobq import __version__
-from jobq.core.layout import Layout, refuse_newer, refuse_running
+from jobq.core.rules.layout import Layout, refuse_newer, refuse_running
 from jobq.errors import ConfigError
 
 

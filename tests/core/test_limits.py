@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from jobq.core.limits import RateState, room, take
-from jobq.core.queues import RateData, Tokens, Window
+from jobq.core.records.queues import RateData, Tokens, Window
+from jobq.core.rules.limits import RateState, room, take
 
 windows = st.builds(Window, limit=st.integers(1, 20), per_ms=st.integers(1, 100_000))
 buckets = st.builds(Tokens, capacity=st.integers(1, 20), refill=st.floats(1e-3, 1e4))

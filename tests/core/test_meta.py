@@ -4,7 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from jobq.core.meta import MAX_BYTES, check_event_names, check_meta, event_meta, inherited
+from jobq.core.values.meta import (
+    MAX_BYTES,
+    check_event_names,
+    check_meta,
+    event_meta,
+    inherited,
+)
 from jobq.errors import ConfigError, InvalidJob
 
 

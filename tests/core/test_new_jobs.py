@@ -9,10 +9,23 @@ from typing import Any
 import pytest
 from msgspec.structs import fields, replace
 
-from jobq.core.call_options import RetryData, UniqueSpec
-from jobq.core.new_jobs import Checked, check_command, check_spec, check_specs, has_no_options
-from jobq.core.records import MAX_ID_LENGTH, Edge, JobKey, JobSpec, QueueName
-from jobq.core.waits import Children, child_note
+from jobq.core.records.jobs import (
+    MAX_ID_LENGTH,
+    Edge,
+    JobKey,
+    JobSpec,
+    QueueName,
+    RetryData,
+    UniqueSpec,
+)
+from jobq.core.rules.new_jobs import (
+    Checked,
+    check_command,
+    check_spec,
+    check_specs,
+    has_no_options,
+)
+from jobq.core.rules.waits import Children, child_note
 from jobq.errors import InvalidJob
 from jobq_conformance.spec_values import (
     Case,

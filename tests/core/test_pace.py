@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from jobq.core.pace import Pace, stretch
+from jobq.core.rules.fleet import Pace, stretch
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,8 @@ import msgspec
 import pytest
 
 from jobq.core.policies import Bucket, Cron, Every, Permissions, Rate, Retention, Retry, Unique
-from jobq.core.queues import RetentionData, Tokens, Window
-from jobq.core.records import JobSpec, QueueName, RetryData
+from jobq.core.records.jobs import JobSpec, QueueName, RetryData
+from jobq.core.records.queues import RetentionData, Tokens, Window
 from jobq.errors import ConfigError, InvalidJob
 
 QUEUE = QueueName("t", "q")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from jobq.core.event_log import joined, offsets, passed
+from jobq.core.records.event_log import joined, offsets, passed
 from jobq.errors import InvalidJob
 
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jobq.core.printable import is_harmless, json_text, lines, one_line
+from jobq.core.values.printable import is_harmless, json_text, lines, one_line
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from jobq.core.records import lane_of
+from jobq.core.records.jobs import lane_of
 
 CALLS = [("x", 0), ("ab12-7", 0), ("ab12-7/1", 1), ("a/b/12", 12), ("a/", 0), ("a/b", 0), ("", 0)]
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jobq.core.redact import redacted, redacted_url
+from jobq.core.values.printable import redacted, redacted_url
 
 SECRET = "hunter2"
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from jobq.core.calls import ArgumentDecoder
-from jobq.core.codec import JSON, MSGPACK, Codec
-from jobq.core.records import Failure, Input, JobKey, QueueName
-from jobq.core.refs import Ref, extract_refs, fill
+from jobq.core.records.jobs import Failure, Input, JobKey, QueueName
+from jobq.core.rules.flows import Ref, extract_refs, fill
+from jobq.core.values.calls import ArgumentDecoder
+from jobq.core.values.codec import JSON, MSGPACK, Codec
 from jobq.errors import InvalidJob
 
 QUEUE = QueueName("t", "q")
@@ -55,5 +55,7 @@ def test_a_reference_without_an_input_stays_and_so_does_a_lookalike() -> None:
 
 
 def test_a_reference_outside_a_flow_is_refused() -> None:
-    with pytest.raises(InvalidJob, match=r"args\[0\]: a value of type jobq\.core\.refs\.Ref"):
+    with pytest.raises(
+        InvalidJob, match=r"args\[0\]: a value of type jobq\.core\.rules\.flows\.Ref"
+    ):
         JSON.encode_call((Ref("q", "1"),), {})

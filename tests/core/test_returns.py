@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from jobq.core.returns import returns_of
+from jobq.core.values.calls import returns_of
 
 
 @dataclass

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from jobq.core.stalls import is_last_chance, max_stalls, merged
+from jobq.core.rules.outcomes import is_last_chance, max_stalls, merged_stalls
 
 
 @pytest.mark.parametrize(
@@ -44,4 +44,4 @@ def test_a_last_chance_has_stalled_before_and_fails_with_its_next_stall(
 
 
 def test_a_task_at_the_default_needs_no_entry() -> None:
-    assert merged({"a": 1, "b": 2}, {"b": 3, "c": 3, "d": 0}) == {"a": 1, "d": 0}
+    assert merged_stalls({"a": 1, "b": 2}, {"b": 3, "c": 3, "d": 0}) == {"a": 1, "d": 0}

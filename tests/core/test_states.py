@@ -6,8 +6,16 @@ import subprocess
 import sys
 from pathlib import Path
 
-from jobq.core.event_log import KINDS, STATES
-from jobq.core.states import ENDED, PENDING, TRANSITIONS, Kind, QueueKind, State, legal
+from jobq.core.records.event_log import KINDS, STATES
+from jobq.core.records.states import (
+    ENDED,
+    PENDING,
+    TRANSITIONS,
+    Kind,
+    QueueKind,
+    State,
+    legal,
+)
 
 SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "states_doc.py"
 

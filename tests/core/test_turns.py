@@ -7,7 +7,7 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jobq.core.turns import by_weight, in_strict_order, in_turns
+from jobq.core.rules.fleet import by_weight, in_strict_order, in_turns
 
 
 def test_queues_take_turns_to_be_first() -> None:

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jobq.core.calls import CallShape
-from jobq.core.codec import JSON, MSGPACK, Codec
 from jobq.core.policies import Unique
-from jobq.core.unique import debounce_ms, lock, unique_spec
+from jobq.core.rules.locks import debounce_ms, unique_lock, unique_spec
+from jobq.core.values.calls import CallShape
+from jobq.core.values.codec import JSON, MSGPACK, Codec
 from jobq.errors import InvalidJob
 
 
@@ -47,12 +47,14 @@ def test_only_the_chosen_fields_count() -> None:
 
 
 def test_values_of_different_kinds_are_different() -> None:
-    locks = {lock((), "t", {"x": value}) for value in (1, "1", 1.5, True, None, [1], {"1": 1})}
+    locks = {
+        unique_lock((), "t", {"x": value}) for value in (1, "1", 1.5, True, None, [1], {"1": 1})
+    }
     assert len(locks) == 7
 
 
 def test_another_task_has_other_locks() -> None:
-    assert lock((), "a", {"x": 1}) != lock((), "b", {"x": 1})
+    assert unique_lock((), "a", {"x": 1}) != unique_lock((), "b", {"x": 1})
 
 
 def test_a_field_that_is_no_argument_is_refused() -> None:
@@ -78,14 +80,16 @@ def test_the_ttl_of_a_debounce_is_the_wait_of_its_job_and_no_end_of_its_lock() -
 def test_the_order_of_keys_does_not_matter(value: dict[str, Any]) -> None:
     backwards = dict(reversed(value.items()))
     for codec in (JSON, MSGPACK):
-        assert lock((), "t", {"x": value}, codec) == lock((), "t", {"x": backwards}, codec)
-    assert lock((), "t", value) == lock((), "t", backwards)
+        assert unique_lock((), "t", {"x": value}, codec) == unique_lock(
+            (), "t", {"x": backwards}, codec
+        )
+    assert unique_lock((), "t", value) == unique_lock((), "t", backwards)
 
 
 def test_a_set_has_the_same_lock_in_every_process() -> None:
     code = (
-        "from jobq.core.unique import lock; "
-        "print(lock((), 't', {'tags': {f'w{n}' for n in range(50)}}))"
+        "from jobq.core.rules.locks import unique_lock; "
+        "print(unique_lock((), 't', {'tags': {f'w{n}' for n in range(50)}}))"
     )
     locks = {
         subprocess.run(
@@ -108,4 +112,4 @@ class Upper(Codec):
 
 
 def test_a_users_codec_makes_its_own_locks() -> None:
-    assert lock((), "t", {"x": 1j}, Upper()) != lock((), "t", {"x": 2j}, Upper())
+    assert unique_lock((), "t", {"x": 1j}, Upper()) != unique_lock((), "t", {"x": 2j}, Upper())

@@ -8,8 +8,16 @@ import msgspec
 import pytest
 
 from jobq.core.control import WaitForChildren, WaitForSignal
-from jobq.core.records import MAX_ID_LENGTH, Edge, Failure, Input, JobKey, Lease, QueueName
-from jobq.core.waits import Children, Inbox, child_id, child_note
+from jobq.core.records.jobs import (
+    MAX_ID_LENGTH,
+    Edge,
+    Failure,
+    Input,
+    JobKey,
+    Lease,
+    QueueName,
+)
+from jobq.core.rules.waits import Children, Inbox, child_id, child_note
 from jobq.errors import InvalidJob, WaitTimeout
 
 HERE, ELSEWHERE = QueueName("t", "here"), QueueName("t", "elsewhere")

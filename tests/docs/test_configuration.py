@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from jobq.core import marks, wire
+from jobq.core.records import marks, wire
 from jobq.pipeline.slo import load_targets
 from jobq.server.config import load
 from jobq.server.plan import plan

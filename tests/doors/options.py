@@ -8,8 +8,8 @@ from typing import Any
 
 from jobq import Queue, Retry, Unique
 from jobq.api.task import Task
-from jobq.core.checks import MAX_EPOCH_MS
-from jobq.core.options import BY_NAME, FIELDS
+from jobq.core.records.options import BY_NAME, FIELDS
+from jobq.core.values.checks import MAX_EPOCH_MS
 from jobq_conformance.spec_values import Case
 
 SAME = frozenset(

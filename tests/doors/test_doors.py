@@ -28,10 +28,8 @@ from jobq import Queue, Unique, Worker
 from jobq.access.principal import ANYONE
 from jobq.cli.ctl import main
 from jobq.client.sender import Sender
-from jobq.core.commands import Rerun
-from jobq.core.options import BY_NAME, FIELDS, LETTER
-from jobq.core.queues import Fire, QueueConfig
-from jobq.core.records import (
+from jobq.core.records.commands import Rerun
+from jobq.core.records.jobs import (
     Claim,
     JobKey,
     JobSpec,
@@ -40,15 +38,16 @@ from jobq.core.records import (
     RetryData,
     UniqueSpec,
 )
+from jobq.core.records.options import BY_NAME, FIELDS, LETTER
+from jobq.core.records.queues import Fire, QueueConfig
 from jobq.errors import InvalidJob, JobqError
 from jobq.executors.pool.messages import AddRequest
 from jobq.executors.pool.requests import serve
-from jobq.operations.store_copy.queue_copy import QueueCopy
-from jobq.operations.store_copy.side import Side
+from jobq.operations.store_copy import QueueCopy, Side
 from jobq.rpc import contract
 from jobq.rpc.frames import encode
 from jobq.rpc.v1 import admin_pb2, common_pb2, jobs_pb2
-from jobq.server.settings import ServerSettings
+from jobq.server.config import ServerSettings
 from jobq.stores import open_store
 from jobq.stores.base import Store
 from jobq.stores.remote.store import RemoteStore

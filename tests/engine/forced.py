@@ -22,10 +22,10 @@ from uuid import uuid4
 import jobq
 from jobq import CallNext, CurrentJob, Queue, Reject, Retry, Snooze, Worker, current_job
 from jobq.client.ids import new_id
-from jobq.core.codec import JSON
-from jobq.core.commands import Cancel
-from jobq.core.records import Claim, JobKey, JobSpec
-from jobq.core.states import State
+from jobq.core.records.commands import Cancel
+from jobq.core.records.jobs import Claim, JobKey, JobSpec
+from jobq.core.records.states import State
+from jobq.core.values.codec import JSON
 from jobq.stores.base import Store
 from jobq.stores.sqlite import SqliteStore
 from tests.waiting import forever, until

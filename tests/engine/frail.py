@@ -7,7 +7,7 @@ from typing import Any
 from uuid import uuid4
 
 from jobq.api.worker import Worker
-from jobq.core.records import Claim
+from jobq.core.records.jobs import Claim
 
 from .kit import Bench, eventually
 

@@ -12,13 +12,21 @@ from uuid import uuid4
 
 from jobq.api.worker import Worker
 from jobq.client.ids import new_id
-from jobq.core.codec import JSON
 from jobq.core.policies import Retry
-from jobq.core.queues import QueueConfig, ScheduleSpec
-from jobq.core.records import Claim, JobKey, JobRecord, JobSpec, Lease, QueueName, Settled
-from jobq.core.states import State
+from jobq.core.records.jobs import (
+    Claim,
+    JobKey,
+    JobRecord,
+    JobSpec,
+    Lease,
+    QueueName,
+    Settled,
+)
+from jobq.core.records.queues import QueueConfig, ScheduleSpec
+from jobq.core.records.states import State
+from jobq.core.values.codec import JSON
 from jobq.engine.handler import BatchSize
-from jobq.engine.settings import WorkerSettings
+from jobq.engine.identity import WorkerSettings
 from jobq.errors import StoreUnavailable
 from jobq.stores import open_store
 from jobq.stores.base import Clock, Store

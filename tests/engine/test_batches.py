@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from jobq.core.commands import Cancel
 from jobq.core.policies import Retry
-from jobq.core.records import JobKey, RetryData
-from jobq.core.states import State
+from jobq.core.records.commands import Cancel
+from jobq.core.records.jobs import JobKey, RetryData
+from jobq.core.records.states import State
 from jobq.engine.handler import BatchSize
 from jobq.stores.base import Store
 

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from jobq import ConfigError
-from jobq.core.workers import asked_concurrency, concurrency_request
+from jobq.core.records.workers import asked_concurrency, concurrency_request
 from jobq.engine.slots import Bell, Slots
 from jobq.stores.base import Store
 from tests.engine.kit import Bench, Gate, eventually

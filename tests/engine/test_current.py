@@ -13,8 +13,8 @@ import pytest
 from jobq import current_job
 from jobq.core.control import Snooze
 from jobq.core.policies import Retry
-from jobq.core.records import JobKey, RetryData
-from jobq.core.states import State
+from jobq.core.records.jobs import JobKey, RetryData
+from jobq.core.records.states import State
 from jobq.errors import JobNotFound, PayloadTooLarge
 from jobq.stores.base import Store
 

@@ -6,7 +6,7 @@ import pytest
 
 from jobq import Job, JobFailed, Queue, Retry, Worker
 from jobq.api.options import JobOptions, TaskOptions
-from jobq.core.queues import JobDefaults, QueueConfig
+from jobq.core.records.queues import JobDefaults, QueueConfig
 from jobq.stores.base import Store
 
 

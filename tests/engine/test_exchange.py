@@ -8,7 +8,7 @@ from itertools import count
 
 import pytest
 
-from jobq.core.states import State
+from jobq.core.records.states import State
 
 from .kit import Bench, Gate, Proxy, eventually
 

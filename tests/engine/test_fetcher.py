@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from jobq.core.records import Complete
-from jobq.core.states import State
+from jobq.core.records.jobs import Complete
+from jobq.core.records.states import State
 from jobq.errors import InvalidJob
 from jobq.stores import open_store
 from jobq.stores.base import Store

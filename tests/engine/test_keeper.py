@@ -11,9 +11,9 @@ from uuid import uuid4
 import pytest
 
 from jobq import current_job
-from jobq.core.commands import Cancel
-from jobq.core.records import JobKey, LeaseState
-from jobq.core.states import State
+from jobq.core.records.commands import Cancel
+from jobq.core.records.jobs import JobKey, LeaseState
+from jobq.core.records.states import State
 from jobq.engine.keeper import Renewer
 from jobq.engine.run import Run
 from jobq.stores import open_store

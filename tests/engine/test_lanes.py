@@ -7,8 +7,8 @@ from itertools import count
 
 import pytest
 
-from jobq.core.records import lane_of
-from jobq.core.states import State
+from jobq.core.records.jobs import lane_of
+from jobq.core.records.states import State
 from jobq.stores.base import Store
 
 from .kit import Bench, Proxy, eventually

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from jobq import executors
-from jobq.core.queues import QueueConfig
-from jobq.core.records import Claim
-from jobq.core.states import State
+from jobq.core.records.jobs import Claim
+from jobq.core.records.queues import QueueConfig
+from jobq.core.records.states import State
 from jobq.engine.handler import BatchSize
 from jobq.stores.base import Store
 

@@ -9,9 +9,9 @@ from uuid import uuid4
 import pytest
 
 from jobq.api.worker import Worker
-from jobq.core.commands import Cancel
-from jobq.core.records import Claim, JobKey, Release
-from jobq.core.states import State
+from jobq.core.records.commands import Cancel
+from jobq.core.records.jobs import Claim, JobKey, Release
+from jobq.core.records.states import State
 from jobq.stores import open_store
 from jobq.stores.base import Store
 

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from jobq.core.records import Claim, Complete
-from jobq.core.states import State
+from jobq.core.records.jobs import Claim, Complete
+from jobq.core.records.states import State
 from jobq.engine.handler import BatchSize
 from jobq.engine.keeper import Renewer
 from jobq.engine.run import Run

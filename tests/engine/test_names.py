@@ -10,8 +10,8 @@ import sys
 import msgspec
 import pytest
 
-from jobq.core.states import State
-from jobq.core.workers import WorkerRecord
+from jobq.core.records.states import State
+from jobq.core.records.workers import WorkerRecord
 from jobq.engine.identity import Identity, is_gone
 from jobq.errors import ConfigError
 from jobq.stores import open_store

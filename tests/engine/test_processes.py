@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from jobq.core.states import State
+from jobq.core.records.states import State
 from jobq.stores import open_store
 
 from .kit import Bench, eventually

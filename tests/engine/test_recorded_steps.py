@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from jobq import current_job
-from jobq.core.states import State
-from jobq.core.steps import unpack
+from jobq.core.records.states import State
+from jobq.core.rules.waits import unpack
 from jobq.errors import LeaseLost
 
 from .kit import Bench, Proxy, eventually, soon

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from jobq.core.cron import first_time
-from jobq.core.queues import QueueConfig, ScheduleSpec
-from jobq.core.states import State
-from jobq.engine.leader import Leader
+from jobq.core.records.queues import QueueConfig, ScheduleSpec
+from jobq.core.records.states import State
+from jobq.core.rules.cron import first_time
+from jobq.engine.identity import WorkerSettings
 from jobq.engine.scheduler import Scheduler, fire_due, put_planned
-from jobq.engine.settings import WorkerSettings
+from jobq.engine.upkeep import Leader
 from jobq.errors import StoreUnavailable, Unauthenticated
 from jobq.stores import open_store
 from jobq.stores.base import Store

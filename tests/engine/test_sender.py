@@ -6,7 +6,7 @@ import asyncio
 from itertools import count
 
 from jobq.client.sender import Sender
-from jobq.core.states import State
+from jobq.core.records.states import State
 from jobq.errors import InvalidJob, StoreUnavailable
 
 from .kit import Bench, Proxy, eventually

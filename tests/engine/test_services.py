@@ -7,14 +7,13 @@ import logging
 
 import pytest
 
-from jobq.core.queues import ScheduleSpec
-from jobq.core.records import JobSpec
-from jobq.core.states import State
-from jobq.engine.leader import Leader
+from jobq.core.records.jobs import JobSpec
+from jobq.core.records.queues import ScheduleSpec
+from jobq.core.records.states import State
+from jobq.engine.identity import WorkerSettings
 from jobq.engine.scheduler import Scheduler
 from jobq.engine.service import Outage, Service
-from jobq.engine.settings import WorkerSettings
-from jobq.engine.ticker import Ticker
+from jobq.engine.upkeep import Leader, Ticker
 from jobq.errors import StoreUnavailable
 from jobq.stores import open_store
 from jobq.stores.base import Store

@@ -9,7 +9,7 @@ import threading
 
 import pytest
 
-from jobq.core.states import State
+from jobq.core.records.states import State
 from jobq.errors import ConfigError, InvalidJob
 from jobq.stores.base import Store
 from tests.waiting import nothing_happens

@@ -8,11 +8,11 @@ from typing import Any, get_args
 
 import pytest
 
-from jobq.core.commands import Cancel
-from jobq.core.new_jobs import Checked
 from jobq.core.policies import Retry
-from jobq.core.records import AnyOutcome, JobKey, RetryData
-from jobq.core.states import State
+from jobq.core.records.commands import Cancel
+from jobq.core.records.jobs import AnyOutcome, JobKey, RetryData
+from jobq.core.records.states import State
+from jobq.core.rules.new_jobs import Checked
 from jobq.engine import runner
 from jobq.engine.handler import BatchSize
 from jobq.engine.journal import _OUTCOMES

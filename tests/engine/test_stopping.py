@@ -7,12 +7,11 @@ import asyncio
 import pytest
 
 from jobq import JobRef
-from jobq.api.stopped import Stopped
-from jobq.api.worker import _CLOSE_S
+from jobq.api.worker import _CLOSE_S, Stopped
 from jobq.core.policies import Retry
-from jobq.core.states import State
+from jobq.core.records.states import State
 from jobq.engine.handler import BatchSize
-from jobq.engine.settings import WorkerSettings
+from jobq.engine.identity import WorkerSettings
 from jobq.stores import open_store
 from tests.waiting import PATIENCE_S
 

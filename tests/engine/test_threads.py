@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 
 from jobq.core.policies import Retry
-from jobq.core.states import State
+from jobq.core.records.states import State
 from tests.waiting import until
 
 from .kit import Bench, eventually

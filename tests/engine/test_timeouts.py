@@ -7,7 +7,7 @@ import threading
 
 from jobq.core.control import Snooze
 from jobq.core.policies import Retry
-from jobq.core.states import State
+from jobq.core.records.states import State
 from tests.waiting import takes
 
 from .kit import Bench, eventually, soon

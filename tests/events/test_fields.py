@@ -9,14 +9,14 @@ import msgspec
 import pytest
 
 from jobq.api import info
-from jobq.cli import documents
+from jobq.cli.ctl import documents
 from jobq.cli.text import iso
-from jobq.core import event_log, wire
-from jobq.core.event_log import KIND_CODES, STATE_CODES, pack, unpack
-from jobq.core.event_records import FIELDS, ITEM, EventPage, EventRecord, Field
-from jobq.core.moments import moment
-from jobq.core.records import QueueName
-from jobq.core.states import Kind, State
+from jobq.core.records import event_log, wire
+from jobq.core.records.event_log import KIND_CODES, STATE_CODES, pack, unpack
+from jobq.core.records.events import FIELDS, ITEM, EventPage, EventRecord, Field
+from jobq.core.records.jobs import QueueName
+from jobq.core.records.states import Kind, State
+from jobq.core.values.people import moment
 from jobq.rpc import convert
 from jobq.rpc.contract import METHODS
 from jobq.rpc.v1 import jobs_pb2 as pb

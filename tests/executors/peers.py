@@ -21,7 +21,7 @@ from uuid import uuid4
 import pytest
 
 from jobq import Queue, Worker
-from jobq.core.records import Complete
+from jobq.core.records.jobs import Complete
 from jobq.executors.pool import pool as pool_module
 from jobq.executors.pool.child import Child
 from jobq.executors.pool.messages import (
@@ -31,12 +31,12 @@ from jobq.executors.pool.messages import (
     Hello,
     Ready,
     Reply,
+    SharedFile,
     Start,
     decode_to_child,
     frame,
 )
 from jobq.executors.pool.pool import Pool
-from jobq.executors.pool.shared import SharedFile
 
 KILLED = -signal.SIGKILL
 Script = Callable[["Peer", Start], None]

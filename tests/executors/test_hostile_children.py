@@ -18,10 +18,8 @@ from uuid import uuid4
 import pytest
 
 from jobq import JobFailed, State, Worker
-from jobq.core.checks import MAX_STEPS_BYTES
-from jobq.core.defaults import LOG_LINE
-from jobq.core.failures import MAX_MESSAGE, MAX_TRACEBACK, MAX_TYPE
-from jobq.core.records import (
+from jobq.core.records.failures import MAX_MESSAGE, MAX_TRACEBACK, MAX_TYPE
+from jobq.core.records.jobs import (
     MAX_AFTER,
     MAX_ID_LENGTH,
     Block,
@@ -36,6 +34,8 @@ from jobq.core.records import (
     RetryLater,
     SnoozeFor,
 )
+from jobq.core.rules.defaults import LOG_LINE
+from jobq.core.values.checks import MAX_STEPS_BYTES
 from jobq.executors.pool.child import Child
 from jobq.executors.pool.messages import (
     LEGAL,
@@ -49,6 +49,8 @@ from jobq.executors.pool.messages import (
     KeepRequest,
     NoteRequest,
     Ready,
+    Shared,
+    SharedFile,
     Start,
     Stopped,
     Unready,
@@ -58,7 +60,6 @@ from jobq.executors.pool.messages import (
     longest,
 )
 from jobq.executors.pool.messages import State as ChildState
-from jobq.executors.pool.shared import Shared, SharedFile
 from tests.executors.apps import hostile
 from tests.executors.peers import Peer, PlayedPool, completed, echo, played
 from tests.waiting import until

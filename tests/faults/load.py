@@ -13,9 +13,9 @@ from contextlib import asynccontextmanager
 from itertools import count
 from pathlib import Path
 
-from jobq.core.event_records import EventRecord
-from jobq.core.records import JobSpec, QueueName
-from jobq.core.states import ENDED, State
+from jobq.core.records.events import EventRecord
+from jobq.core.records.jobs import JobSpec, QueueName
+from jobq.core.records.states import ENDED, State
 from jobq.errors import StoreUnavailable
 from jobq.stores import open_store
 from jobq.stores.base import Store

@@ -14,7 +14,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from jobq.pipeline import synthetic
-from jobq.pipeline.audit import audit
+from jobq.pipeline.audit.audit import audit
 from jobq.pipeline.jobs.derive import derive
 from jobq.pipeline.jobs.ingest import ingest
 from jobq.pipeline.jobs.upkeep import compact, retain

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from jobq.core.states import State
-from jobq.pipeline.audit import audit
+from jobq.core.records.states import State
+from jobq.pipeline.audit.audit import audit
 from jobq.pipeline.lake import Lake
 from jobq.pipeline.tables import EVENTS
 from tests.pipeline.conftest import spark as spark

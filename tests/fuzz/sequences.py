@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from jobq.core.records import (
+from jobq.core.records.jobs import (
     AnyOutcome,
     Block,
     Complete,

@@ -24,7 +24,7 @@ from google.protobuf.message_factory import GetMessageClass
 from grpc import StatusCode
 
 from jobq.rpc.v1 import admin_pb2, jobs_pb2, workers_pb2
-from jobq.server.services import SERVICES
+from jobq.server.host import SERVICES
 from jobq_conformance.examples import number
 from tests.server.serving import ServerProcess, process
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from jobq.core.commands import Cancel, SendSignal
-from jobq.core.event_records import EventPage, EventRecord
-from jobq.core.options import FIELDS
-from jobq.core.queues import JobDefaults, QueueConfig, RetentionData, ScheduleSpec
-from jobq.core.records import Edge, JobKey, JobSpec, QueueName, RetryData, UniqueSpec
-from jobq.core.states import Kind, QueueKind, State
+from jobq.core.records.commands import Cancel, SendSignal
+from jobq.core.records.events import EventPage, EventRecord
+from jobq.core.records.jobs import Edge, JobKey, JobSpec, QueueName, RetryData, UniqueSpec
+from jobq.core.records.options import FIELDS
+from jobq.core.records.queues import JobDefaults, QueueConfig, RetentionData, ScheduleSpec
+from jobq.core.records.states import Kind, QueueKind, State
 from jobq.stores.base import Store
 from jobq_conformance.kit import (
     BEGINNING,

@@ -13,11 +13,11 @@ import hiredis
 import msgspec
 from google.protobuf.message import Message
 
-from jobq.core import wire
-from jobq.core.event_log import incarnation_of
-from jobq.core.queues import ScheduleRecord
-from jobq.core.records import JobRecord, JobSpec, Lease
-from jobq.core.states import State
+from jobq.core.records import wire
+from jobq.core.records.event_log import incarnation_of
+from jobq.core.records.jobs import JobRecord, JobSpec, Lease
+from jobq.core.records.queues import ScheduleRecord
+from jobq.core.records.states import State
 from jobq.rpc import convert, convert_queues
 from jobq.rpc.contract import METHODS
 from jobq.rpc.frames import encode

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TypeVar
 
-from jobq.core.states import Kind, State, legal
+from jobq.core.records.states import Kind, State, legal
 from tests.model.states import (
     ACTIVE,
     COMPLETED,

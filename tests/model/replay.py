@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
-from jobq.core.records import Claim, JobKey, Lease, LeaseRef, Settled, lane_of
+from jobq.core.records.jobs import Claim, JobKey, Lease, LeaseRef, Settled, lane_of
 from tests.simulation.shown_calls import Exchanged
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from jobq.core.states import State
+from jobq.core.records.states import State
 
 WAITING, ACTIVE, COMPLETED = State.WAITING, State.ACTIVE, State.COMPLETED
 

@@ -6,10 +6,10 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from jobq.core.commands import APPLIES
-from jobq.core.criteria import Criteria
-from jobq.core.records import QueueName
-from jobq.core.states import State
+from jobq.core.records.commands import APPLIES
+from jobq.core.records.criteria import Criteria
+from jobq.core.records.jobs import QueueName
+from jobq.core.records.states import State
 from jobq.operations.bulk import OPERATIONS, BulkChange
 from jobq.stores import open_store
 from jobq.stores.base import Store

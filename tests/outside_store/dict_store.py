@@ -14,8 +14,7 @@ from typing import Self
 
 from msgspec.structs import replace
 
-from jobq.core.new_jobs import check_specs
-from jobq.core.records import (
+from jobq.core.records.jobs import (
     AnyOutcome,
     Claim,
     Complete,
@@ -32,7 +31,8 @@ from jobq.core.records import (
     Settled,
     lane_of,
 )
-from jobq.core.states import State
+from jobq.core.records.states import State
+from jobq.core.rules.new_jobs import check_specs
 from jobq.errors import InvalidJob
 
 

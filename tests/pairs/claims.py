@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 
-from jobq.core import limits
-from jobq.core.event_records import EventRecord
-from jobq.core.limits import RateState
-from jobq.core.queues import RateData
-from jobq.core.states import Kind, State
+from jobq.core.records.events import EventRecord
+from jobq.core.records.queues import RateData
+from jobq.core.records.states import Kind, State
+from jobq.core.rules import limits
+from jobq.core.rules.limits import RateState
 from tests.pairs.scene import Scene
 
 IN_FRONT = frozenset(
@@ -84,7 +84,7 @@ def check_limits(scene: Scene) -> None:
 
 
 def check_rates(scene: Scene) -> None:
-    """core/limits.py allows every start under the rates of the queue and of the key."""
+    """core/rules/limits.py allows every start under the rates of the queue and of the key."""
     for rate, per_key in ((scene.limits.rate, False), (scene.limits.key_rate, True)):
         if rate is not None:
             _check_rate(scene, rate, per_key=per_key)

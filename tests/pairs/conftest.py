@@ -9,7 +9,7 @@ from contextlib import ExitStack, contextmanager
 
 import pytest
 
-from jobq.core.states import State
+from jobq.core.records.states import State
 from jobq.errors import JobqError
 from jobq.stores.base import Store
 from jobq_conformance.kit import FakeClock

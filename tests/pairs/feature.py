@@ -6,8 +6,8 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
-from jobq.core.queues import RetentionData
-from jobq.core.records import AnyOutcome, Lease
+from jobq.core.records.jobs import AnyOutcome, Lease
+from jobq.core.records.queues import RetentionData
 
 if TYPE_CHECKING:
     from tests.pairs.scene import Scene

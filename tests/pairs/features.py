@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from jobq.core.commands import Cancel, Rerun, Revive, Update
-from jobq.core.queues import RetentionData, Tokens, Window
-from jobq.core.records import MAX_PRIORITY, Edge, JobKey, Lease
-from jobq.core.states import Kind as Happened
-from jobq.core.states import State
+from jobq.core.records.commands import Cancel, Rerun, Revive, Update
+from jobq.core.records.jobs import MAX_PRIORITY, Edge, JobKey, Lease
+from jobq.core.records.queues import RetentionData, Tokens, Window
+from jobq.core.records.states import Kind as Happened
+from jobq.core.records.states import State
 from jobq_conformance.kit import SECOND, complete, fail, ref
 from tests.pairs.claims import first_start
 from tests.pairs.feature import Feature, Kind

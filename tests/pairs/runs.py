@@ -1,17 +1,17 @@
 """Features of a run: how it ends, and how the job goes on.
 
 Each run ends with the outcome that the engine would send: `Scene.outcome` calls the same pure
-function (`core.decide`) with what the handler raised. tests/engine tests the engine's own part:
-calling handlers, timers and gathering batches.
+function (`core.rules.decide`) with what the handler raised. tests/engine tests the engine's own
+part: calling handlers, timers and gathering batches.
 """
 
 from __future__ import annotations
 
-from jobq.core.commands import SendSignal
 from jobq.core.control import RateLimited, Reject, Snooze, WaitForSignal
-from jobq.core.decide import Raised, TimedOut
-from jobq.core.records import AnyOutcome, Lease, Note, RetryData
-from jobq.core.states import Kind, State
+from jobq.core.records.commands import SendSignal
+from jobq.core.records.jobs import AnyOutcome, Lease, Note, RetryData
+from jobq.core.records.states import Kind, State
+from jobq.core.rules.decide import Raised, TimedOut
 from jobq_conformance.kit import LEASE, SECOND, block, complete, ref
 from tests.pairs.feature import Feature, Run
 from tests.pairs.scene import Scene

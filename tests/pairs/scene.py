@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from jobq.core.commands import Altered, AnyCommand
-from jobq.core.decide import End, decide
-from jobq.core.event_records import EventRecord
 from jobq.core.policies import Retry
-from jobq.core.queues import Fire, Limits, QueueConfig, RetentionData, ScheduleSpec
-from jobq.core.records import (
+from jobq.core.records.commands import Altered, AnyCommand
+from jobq.core.records.events import EventRecord
+from jobq.core.records.jobs import (
     MAX_PRIORITY,
     AnyOutcome,
     JobKey,
@@ -19,7 +17,9 @@ from jobq.core.records import (
     Lease,
     PutResult,
 )
-from jobq.core.states import State
+from jobq.core.records.queues import Fire, Limits, QueueConfig, RetentionData, ScheduleSpec
+from jobq.core.records.states import State
+from jobq.core.rules.decide import End, decide
 from jobq.errors import ConfigError
 from jobq.operations.schedules import template
 from jobq.stores.base import Store

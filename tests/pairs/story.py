@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from jobq.core.event_records import EventRecord
-from jobq.core.records import JobRecord
+from jobq.core.records.events import EventRecord
+from jobq.core.records.jobs import JobRecord
 
 
 def of_jobs(events: list[EventRecord]) -> list[EventRecord]:

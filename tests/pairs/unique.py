@@ -10,8 +10,8 @@ from typing import Any
 
 import msgspec
 
-from jobq.core.records import JobRecord, Lease, PutResult, UniqueMode, UniqueSpec
-from jobq.core.states import State
+from jobq.core.records.jobs import JobRecord, Lease, PutResult, UniqueMode, UniqueSpec
+from jobq.core.records.states import State
 from jobq_conformance.kit import SECOND
 from tests.pairs.feature import Feature
 from tests.pairs.scene import Scene

@@ -9,8 +9,8 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
-from jobq.core.commands import Cancel, Reprioritise, Rerun
-from jobq.core.records import QueueName
+from jobq.core.records.commands import Cancel, Reprioritise, Rerun
+from jobq.core.records.jobs import QueueName
 from jobq.relay import Relay, open_target
 from jobq.stores import open_store
 from jobq.stores.base import Store

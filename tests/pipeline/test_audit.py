@@ -14,16 +14,16 @@ from pyspark.sql import SparkSession
 from rich.console import Console
 
 from jobq import Queue
-from jobq.core.marks import Mark, encode
-from jobq.core.records import QueueName
+from jobq.core.records.jobs import QueueName
+from jobq.core.records.marks import Mark, encode
 from jobq.errors import ConfigError
 from jobq.pipeline import synthetic
-from jobq.pipeline.audit import audit
+from jobq.pipeline.audit.audit import audit
+from jobq.pipeline.audit.proof import LogProof, QueueTotals
+from jobq.pipeline.audit.verdict import Audit, QueueAudit
 from jobq.pipeline.cli.audit import audit_table, remarks
 from jobq.pipeline.lake import Lake
-from jobq.pipeline.proof import LogProof, QueueTotals
 from jobq.pipeline.tables import EVENTS, QUARANTINE
-from jobq.pipeline.verdict import Audit, QueueAudit
 from tests.pipeline.conftest import History, take_in
 from tests.pipeline.stories import in_store
 
@@ -137,7 +137,7 @@ def test_what_retention_removed_is_named_and_what_it_kept_is_missed(
 ) -> None:
     from datetime import date
 
-    from jobq.pipeline import removed
+    from jobq.pipeline.audit import removed
     from jobq.pipeline.jobs.upkeep import retain
 
     history.life("a", queue="idle").life("a", queue="unread")
@@ -217,7 +217,7 @@ def test_operations_on_a_queue_do_not_count_in_the_balance(lake: Lake, history: 
 
 
 def test_synthetic_events_are_legal_and_in_the_wire_format(lake: Lake, spark: SparkSession) -> None:
-    from jobq.core import wire
+    from jobq.core.records import wire
 
     lines = list(synthetic.lines(synthetic.Plan(jobs=3_000, hours=2)))
     for line in lines[:500]:
@@ -235,7 +235,7 @@ def test_the_counts_are_compared_with_the_store_once_the_lake_has_caught_up(
     lake: Lake, tmp_path: Path
 ) -> None:
     from jobq.client.log_reader import BEGINNING, LogReader
-    from jobq.core import wire
+    from jobq.core.records import wire
 
     url = f"sqlite:///{tmp_path}/jobs.db"
 

@@ -10,11 +10,12 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from jobq.core.records import QueueName
-from jobq.pipeline import audit, audit_store
-from jobq.pipeline.audit_store import StoreView, Tip, records, view
-from jobq.pipeline.proof import LogProof, QueueTotals
-from jobq.pipeline.verdict import QueueAudit
+from jobq.core.records.jobs import QueueName
+from jobq.pipeline.audit import audit
+from jobq.pipeline.audit import store as audit_store
+from jobq.pipeline.audit.proof import LogProof, QueueTotals
+from jobq.pipeline.audit.store import StoreView, Tip, records, view
+from jobq.pipeline.audit.verdict import QueueAudit
 from jobq.stores import open_store
 from jobq.stores.base import Store
 from jobq_conformance.kit import Desk, FakeClock

@@ -12,10 +12,10 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-from jobq.core.records import QueueName
-from jobq.pipeline.audit import audit
+from jobq.core.records.jobs import QueueName
+from jobq.pipeline.audit.audit import audit
+from jobq.pipeline.audit.verdict import QueueAudit
 from jobq.pipeline.lake import Lake
-from jobq.pipeline.verdict import QueueAudit
 from jobq.relay import Relay, open_target
 from jobq.stores import open_store
 from jobq_conformance.kit import Desk, FakeClock, complete

@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from jobq import Queue, State, Worker
-from jobq.core import wire
+from jobq.core.records import wire
 from jobq.pipeline.datasource import register
 from jobq.pipeline.datasource.columns import absolute_url
 from jobq.pipeline.datasource.jobs import JobsReader

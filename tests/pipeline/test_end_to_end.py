@@ -11,7 +11,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from jobq import State
-from jobq.pipeline.audit import audit
+from jobq.pipeline.audit.audit import audit
 from jobq.pipeline.lake import Lake
 from jobq.pipeline.tables import EVENTS, TENANT_DAY
 from tests.pipeline.drill import Drill

@@ -12,12 +12,12 @@ import pytest
 from pyspark.sql import SparkSession
 
 from jobq import Queue, State
-from jobq.pipeline.audit import audit
+from jobq.pipeline.audit.audit import audit
+from jobq.pipeline.audit.verdict import Audit
 from jobq.pipeline.jobs.derive import derive
 from jobq.pipeline.jobs.erase import Subject, erase, find
 from jobq.pipeline.lake import Lake
 from jobq.pipeline.tables import ATTEMPTS, ERRORS, EVENTS, TENANT_DAY
-from jobq.pipeline.verdict import Audit
 from jobq.stores import open_store
 from tests.pipeline import stories
 from tests.pipeline.conftest import EACH_FORMAT, History, take_in

@@ -15,13 +15,13 @@ from typing import Any, NamedTuple
 import pytest
 from pyspark.sql import SparkSession
 
-from jobq.core.records import QueueName
-from jobq.pipeline.audit import audit
+from jobq.core.records.jobs import QueueName
+from jobq.pipeline.audit.audit import audit
+from jobq.pipeline.audit.verdict import Audit, QueueAudit
 from jobq.pipeline.jobs.run import PipelineRun
 from jobq.pipeline.lake import Lake
 from jobq.pipeline.session import Format
 from jobq.pipeline.sources import open_source
-from jobq.pipeline.verdict import Audit, QueueAudit
 from jobq.stores import open_store
 from tests.pipeline import stories
 from tests.pipeline.stories import (

@@ -12,7 +12,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from jobq.errors import ConfigError
-from jobq.pipeline import removed
+from jobq.pipeline.audit import removed
 from jobq.pipeline.formats import ParquetSpace, Part
 from jobq.pipeline.jobs.ingest import ingest
 from jobq.pipeline.jobs.upkeep import compact, free, retain

@@ -13,15 +13,14 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from jobq.core.marks import Mark, encode
-from jobq.core.records import QueueName
-from jobq.pipeline.audit import audit
+from jobq.core.records.jobs import QueueName
+from jobq.core.records.marks import Mark, encode
+from jobq.pipeline.audit.audit import audit
+from jobq.pipeline.audit.proof import Proof, ProofFiles
+from jobq.pipeline.audit.verdict import Audit, QueueAudit
 from jobq.pipeline.formats import Part
 from jobq.pipeline.lake import Lake
-from jobq.pipeline.proof import Proof
-from jobq.pipeline.proof_files import ProofFiles
 from jobq.pipeline.tables import EVENTS, MARKS
-from jobq.pipeline.verdict import Audit, QueueAudit
 from jobq.stores import open_store
 from tests.pipeline import stories
 from tests.pipeline.conftest import History, take_in

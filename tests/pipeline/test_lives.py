@@ -11,8 +11,8 @@ from random import Random
 
 import pytest
 
-from jobq.core.records import QueueName
-from jobq.pipeline.audit import audit
+from jobq.core.records.jobs import QueueName
+from jobq.pipeline.audit.audit import audit
 from jobq.pipeline.lake import Lake
 from jobq.stores import open_store
 from jobq_conformance.kit import Desk, FakeClock

@@ -13,10 +13,9 @@ from typing import Any, cast
 import msgspec
 import pytest
 
-from jobq.pipeline import lock
+from jobq.pipeline import lake as lock
 from jobq.pipeline.jobs.run import PipelineRun
-from jobq.pipeline.lake import Lake
-from jobq.pipeline.lock import EXPIRES_S, Claim, LakeInUse, Lock
+from jobq.pipeline.lake import EXPIRES_S, Claim, Lake, LakeInUse, Lock
 from jobq.pipeline.slo import DEFAULTS
 from jobq.pipeline.sources import open_source
 from tests.pipeline.conftest import History

@@ -13,14 +13,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from jobq.core.event_log import before
-from jobq.core.records import JobRecord, QueueName
-from jobq.core.states import State
-from jobq.pipeline import ranges
-from jobq.pipeline.alert import post, prometheus
-from jobq.pipeline.audit_store import Tip, contradiction
-from jobq.pipeline.lake import LakeState
-from jobq.pipeline.proof import (
+from jobq.core.records.event_log import before
+from jobq.core.records.jobs import JobRecord, QueueName
+from jobq.core.records.states import State
+from jobq.pipeline.audit import ranges
+from jobq.pipeline.audit.proof import (
     MAX_RANGES,
     Arrived,
     Gap,
@@ -32,7 +29,10 @@ from jobq.pipeline.proof import (
     checked,
     kept_from,
 )
-from jobq.pipeline.removed import Removed, plus
+from jobq.pipeline.audit.removed import Removed, plus
+from jobq.pipeline.audit.store import Tip, contradiction
+from jobq.pipeline.audit.verdict import post, prometheus
+from jobq.pipeline.lake import LakeState
 
 KEY: dict[str, Any] = {"tenant": "acme", "queue": "mail", "log": "log", "shard": 0}
 EMPTY = LogProof(**KEY)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from jobq.pipeline.audit import audit
+from jobq.pipeline.audit.audit import audit
 from jobq.pipeline.cli import main
 from jobq.pipeline.insight.scope import Scope
 from jobq.pipeline.jobs.derive import derive

@@ -7,11 +7,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from jobq.core.marks import Mark
-from jobq.core.records import QueueName
-from jobq.pipeline.audit_store import Contradiction, StoreView
-from jobq.pipeline.proof import MAX_RANGES, Gap, LogProof, QueueTotals
-from jobq.pipeline.verdict import Audit, QueueAudit
+from jobq.core.records.jobs import QueueName
+from jobq.core.records.marks import Mark
+from jobq.pipeline.audit.proof import MAX_RANGES, Gap, LogProof, QueueTotals
+from jobq.pipeline.audit.store import Contradiction, StoreView
+from jobq.pipeline.audit.verdict import Audit, QueueAudit
 
 LOG = LogProof(tenant="acme", queue="mail", log="log", shard=0, proved=9, last=9, marks={1: {0: 9}})
 TOTALS = QueueTotals(

@@ -52,10 +52,10 @@ class ServerThread:
         return self.do(self._serve(opening))
 
     async def _serve(self, opening: Opening) -> str:
+        from jobq.server.config import ServerSettings
         from jobq.server.context import ServerContext
         from jobq.server.exchange import ExchangeService
         from jobq.server.host import Host
-        from jobq.server.settings import ServerSettings
 
         await self._end()
         clock = Clock()

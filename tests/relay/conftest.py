@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from jobq.core.records import Claim, Complete, JobSpec, QueueName
+from jobq.core.records.jobs import Claim, Complete, JobSpec, QueueName
 from jobq.stores import open_store
 from jobq.stores.base import Store
 

@@ -16,9 +16,9 @@ from typing import BinaryIO
 import pytest
 from click.testing import CliRunner
 
-from jobq.core import wire
-from jobq.core.event_records import EventRecord
-from jobq.core.marks import reached
+from jobq.core.records import wire
+from jobq.core.records.events import EventRecord
+from jobq.core.records.marks import reached
 from jobq.errors import ConfigError
 from jobq.relay import Relay, open_target
 from jobq.relay.cli import main

@@ -13,9 +13,9 @@ from uuid import uuid4
 import pytest
 from confluent_kafka import Consumer, KafkaError
 
-from jobq.core import wire
-from jobq.core.event_records import EventRecord
-from jobq.core.records import MAX_ID_LENGTH, JobSpec
+from jobq.core.records import wire
+from jobq.core.records.events import EventRecord
+from jobq.core.records.jobs import MAX_ID_LENGTH, JobSpec
 from jobq.relay import Relay, open_target
 from jobq.stores.base import Store
 from tests.kafka import Kafka

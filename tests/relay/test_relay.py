@@ -9,9 +9,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from jobq.core.event_records import EventRecord
-from jobq.core.marks import Mark
-from jobq.core.records import QueueName
+from jobq.core.records.events import EventRecord
+from jobq.core.records.jobs import QueueName
+from jobq.core.records.marks import Mark
 from jobq.errors import ConfigError, StoreUnavailable
 from jobq.relay import Relay
 from jobq.relay.targets import Rejected, TargetUnavailable

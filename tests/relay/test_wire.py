@@ -7,10 +7,10 @@ import json
 import msgspec
 import pytest
 
-from jobq.core import wire
-from jobq.core.event_records import EventRecord
-from jobq.core.records import QueueName
-from jobq.core.states import Kind, QueueKind, State
+from jobq.core.records import wire
+from jobq.core.records.events import EventRecord
+from jobq.core.records.jobs import QueueName
+from jobq.core.records.states import Kind, QueueKind, State
 
 EVENT = EventRecord(
     id="log-12-0-f00dcafe",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 
-from jobq.core.clock import Anchor, steady
+from jobq.core.rules.clock import Anchor, steady
 from jobq_conformance.kit import Desk, FakeClock, fresh_queue
 from jobq_conformance.places import Fresh
 

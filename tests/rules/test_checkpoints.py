@@ -1,4 +1,4 @@
-"""Which checkpoint of a job stays is what core/outcomes.py says."""
+"""Which checkpoint of a job stays is what core/rules/outcomes.py says."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jobq.core.outcomes import MAX_CHECKPOINTS, checkpoint_place, is_late, keeps_saved
-from jobq.core.records import Note
+from jobq.core.records.jobs import Note
+from jobq.core.rules.outcomes import MAX_CHECKPOINTS, checkpoint_place, is_late, keeps_saved
 from jobq_conformance.examples import examples
 from jobq_conformance.kit import Desk, ref, snooze
 from tests.rules.kit import Table

@@ -1,4 +1,4 @@
-"""The store's time is what core/clock.py says, however the clock is moved."""
+"""The store's time is what core/rules/clock.py says, however the clock is moved."""
 
 from __future__ import annotations
 

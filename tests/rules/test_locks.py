@@ -1,5 +1,5 @@
 """What a held unique lock means, in every mode and state of its holder, is what
-core/locks.py says.
+core/rules/locks.py says.
 """
 
 from __future__ import annotations
@@ -9,10 +9,10 @@ from typing import NamedTuple
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from jobq.core.commands import Cancel, Remove, Rerun
-from jobq.core.locks import on_held_lock, releases, standing
-from jobq.core.records import AnyOutcome, JobRecord, Lease, UniqueMode, UniqueSpec
-from jobq.core.states import State
+from jobq.core.records.commands import Cancel, Remove, Rerun
+from jobq.core.records.jobs import AnyOutcome, JobRecord, Lease, UniqueMode, UniqueSpec
+from jobq.core.records.states import State
+from jobq.core.rules.locks import on_held_lock, releases, standing
 from jobq_conformance.examples import examples
 from jobq_conformance.kit import (
     LEASE,

@@ -1,5 +1,5 @@
-"""What an outcome, an expired lease and a command do to a job is what core/outcomes.py and
-core/commands.py say.
+"""What an outcome, an expired lease and a command do to a job is what core/rules/outcomes.py and
+core/records/commands.py say.
 """
 
 from __future__ import annotations
@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from jobq.core import outcomes
-from jobq.core.commands import (
+from jobq.core.records.commands import (
     APPLIES,
     AnyCommand,
     Cancel,
@@ -25,8 +24,9 @@ from jobq.core.commands import (
     Update,
     applies,
 )
-from jobq.core.records import AnyOutcome, JobKey, Lease
-from jobq.core.states import State
+from jobq.core.records.jobs import AnyOutcome, JobKey, Lease
+from jobq.core.records.states import State
+from jobq.core.rules import outcomes
 from jobq_conformance.examples import examples
 from jobq_conformance.kit import (
     LEASE,
@@ -44,7 +44,7 @@ from tests.rules.kit import Table
 
 KINDS = sorted(
     outcomes.EFFECTS.keys() - {"defer"}
-)  # how long a job is put off is not its outcome's choice: core/unknown.py
+)  # how long a job is put off is not its outcome's choice: core/rules/unknown.py
 DELAYS = st.sampled_from([0, SECOND])
 
 

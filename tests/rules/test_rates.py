@@ -1,4 +1,4 @@
-"""Rates: what starts, and when the next may, is what core/limits.py says.
+"""Rates: what starts, and when the next may, is what core/rules/limits.py says.
 
 Costs above the capacity, ends of windows, limits that change and clocks that are set back included.
 """
@@ -10,9 +10,9 @@ from typing import Literal, NamedTuple
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from jobq.core import limits
-from jobq.core.limits import RateState
-from jobq.core.queues import Limits, RateData, Tokens, Window
+from jobq.core.records.queues import Limits, RateData, Tokens, Window
+from jobq.core.rules import limits
+from jobq.core.rules.limits import RateState
 from jobq.errors import InvalidJob
 from jobq_conformance.examples import examples
 from jobq_conformance.kit import HOUR, Desk

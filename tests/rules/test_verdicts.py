@@ -10,14 +10,14 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from jobq.core import dead_letters, verdicts
-from jobq.core.commands import Cancel, Remove
-from jobq.core.graph import check_locks
-from jobq.core.queues import QueueConfig, RetentionData
-from jobq.core.records import ChildPolicy, Failure, JobSpec, Mode, Topic, UniqueSpec
-from jobq.core.retention import kept_ms
-from jobq.core.states import Kind, State
-from jobq.core.verdicts import ChildEnd
+from jobq.core.records.commands import Cancel, Remove
+from jobq.core.records.jobs import ChildPolicy, Failure, JobSpec, Mode, Topic, UniqueSpec
+from jobq.core.records.queues import QueueConfig, RetentionData
+from jobq.core.records.states import Kind, State
+from jobq.core.rules import outcomes
+from jobq.core.rules.ended import kept_ms, letter_id, letter_key, origin, second_letter_id
+from jobq.core.rules.flows import check_locks
+from jobq.core.rules.outcomes import ChildEnd
 from jobq.errors import InvalidJob
 from jobq_conformance.examples import examples
 from jobq_conformance.kit import HOUR, LEASE, SECOND, Desk, complete, fail, read_all
@@ -70,19 +70,19 @@ def test_a_childs_end_reaches_its_parent_as_core_says(
         ended = ChildEnd(
             id, record.name, record.state, record.failure, record.attempt, record.finished_ms or 0
         )
-        if verdicts.fails_parent(policy, record.state):
-            expected = verdicts.parent_failure(ended, attempt=0, now_ms=q.clock.now_ms)
+        if outcomes.fails_parent(policy, record.state):
+            expected = outcomes.parent_failure(ended, attempt=0, now_ms=q.clock.now_ms)
             assert await q.state(parent) is State.FAILED
             assert await own_failure(q, parent) == expected
             event = await q.last_event(parent)
             assert (event.reason, event.error, event.fingerprint) == (
                 "child",
-                verdicts.error_text(expected),
+                outcomes.error_text(expected),
                 expected.fingerprint,
             )
         else:
             (given_,) = (await q.take()).inputs
-            assert given_.failure == verdicts.failure_for_parent(policy, ended)
+            assert given_.failure == outcomes.failure_for_parent(policy, ended)
             assert given_.result == (b"1" if end == "completed" else None)
 
     table.play(play)
@@ -105,9 +105,9 @@ def test_a_dead_letter_is_what_core_says(
         await q.tick()
         (listed,) = await read_all(q.store, graves.queue)
         copy = await graves.get(listed.id)
-        assert copy.id == dead_letters.letter_id("work", id, 0)
-        assert copy.key == dead_letters.letter_key(mode, key, "work")
-        assert copy.origin == dead_letters.origin("work", id)
+        assert copy.id == letter_id("work", id, 0)
+        assert copy.key == letter_key(mode, key, "work")
+        assert copy.origin == origin("work", id)
         assert (copy.priority, copy.attempt, copy.failures) == (4, 0, 0)
         assert copy.failure == await own_failure(q, id)
 
@@ -130,9 +130,9 @@ def test_the_copy_of_a_job_whose_id_is_used_again_has_the_id_that_core_says(
             await q.alter(Remove(job=q.key(id)))
         await q.tick()
         copies = {copy.id for copy in await read_all(q.store, graves.queue)}
-        (second,) = copies - {dead_letters.letter_id("work", id, 0)}
+        (second,) = copies - {letter_id("work", id, 0)}
         number = int(second.rpartition("/")[2])
-        assert second == dead_letters.second_letter_id("work", id, 0, number)
+        assert second == second_letter_id("work", id, 0, number)
         *_, last = [event for event in await q.events() if event.kind is Kind.FAILED]
         # PostgreSQL numbers events after the commit, and takes another number that is used once.
         assert number == last.number or q.store.url.startswith("postgresql")

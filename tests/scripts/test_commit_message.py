@@ -14,7 +14,7 @@ WHY = "\n\nIt had seven meanings.\n"
 @pytest.mark.parametrize(
     "subject",
     [
-        "Move QueueStats to core/queues.py",
+        "Move QueueStats to core/records/queues.py",
         "Move " + "x" * 67,
         "Pass the clock to the sender",
         "Process one batch at a time",

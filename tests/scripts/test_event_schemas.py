@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from jobq import Queue, Reject, Worker
-from jobq.core import wire
-from jobq.core.records import QueueName
+from jobq.core.records import wire
+from jobq.core.records.jobs import QueueName
 from jobq.stores import open_store
 from scripts.event_schemas import AVRO_FILE, JSON_FILE, breaks, files, json_schema, kinds
 

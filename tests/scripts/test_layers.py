@@ -20,7 +20,7 @@ def problems(tmp_path: Path, files: dict[str, str]) -> list[str]:
 @pytest.mark.parametrize(
     ("module", "unit"),
     [
-        ("jobq.core.codec", "core"),
+        ("jobq.core.values.codec", "core"),
         ("jobq.stores", "stores"),
         ("jobq.stores.base", "stores.base"),
         ("jobq.stores.valkey.keys", "stores.valkey"),
@@ -63,18 +63,20 @@ def test_the_engine_may_not_import_the_public_api(tmp_path: Path) -> None:
 
 def test_the_client_knows_neither_the_api_nor_the_engine(tmp_path: Path) -> None:
     files = {
-        "client/session.py": "from jobq.api.queue import Queue\nfrom jobq.engine.run import Run",
+        "client/connection.py": "from jobq.api.queue import Queue\nfrom jobq.engine.run import Run",
         "api/queue.py": "",
         "engine/run.py": "",
     }
     assert [problem.split(";")[0] for problem in problems(tmp_path, files)] == [
-        "client/session.py:1: client may not import jobq.api.queue (api)",
-        "client/session.py:2: client may not import jobq.engine.run (engine)",
+        "client/connection.py:1: client may not import jobq.api.queue (api)",
+        "client/connection.py:2: client may not import jobq.engine.run (engine)",
     ]
 
 
 def test_an_import_inside_a_function_counts(tmp_path: Path) -> None:
-    assert problems(tmp_path, {"core/codec.py": "def f():\n    from jobq.engine import handles"})
+    assert problems(
+        tmp_path, {"core/values/codec.py": "def f():\n    from jobq.engine import handles"}
+    )
 
 
 def test_an_import_for_type_checking_does_not_count(tmp_path: Path) -> None:
@@ -137,7 +139,7 @@ def test_a_driver_stays_in_its_package(tmp_path: Path) -> None:
     ["import asyncio", "import time", "from os import urandom", "import concurrent.futures"],
 )
 def test_core_imports_nothing_that_does_io(tmp_path: Path, source: str) -> None:
-    (problem,) = problems(tmp_path, {"core/decide.py": source})
+    (problem,) = problems(tmp_path, {"core/rules/decide.py": source})
     assert "core is pure" in problem
 
 
@@ -145,7 +147,7 @@ def test_core_imports_nothing_that_does_io(tmp_path: Path, source: str) -> None:
     "source", ["datetime.now(UTC)", "datetime.datetime.utcnow()", "date.today()"]
 )
 def test_core_reads_no_clock(tmp_path: Path, source: str) -> None:
-    (problem,) = problems(tmp_path, {"core/cron.py": source})
+    (problem,) = problems(tmp_path, {"core/rules/cron.py": source})
     assert "core reads no clock" in problem
 
 
@@ -167,13 +169,13 @@ def test_nothing_imports_pipeline_server_or_cli(tmp_path: Path, unit: str) -> No
 
 def test_server_and_web_share_access_and_do_not_import_each_other(tmp_path: Path) -> None:
     files = {
-        "access/guard.py": "from jobq.server.host import Host\nfrom jobq.web import site",
+        "access/guarded/store.py": "from jobq.server.host import Host\nfrom jobq.web import site",
         "server/host.py": "from jobq.access import guard\nfrom jobq.web.site import app",
         "web/site.py": "from jobq.access import guard\nfrom jobq.server.host import Host",
     }
     assert [problem.split(" (")[0] for problem in problems(tmp_path, files)][:4] == [
-        "access/guard.py:1: access may not import jobq.server.host",
-        "access/guard.py:2: access may not import jobq.web.site",
+        "access/guarded/store.py:1: access may not import jobq.server.host",
+        "access/guarded/store.py:2: access may not import jobq.web.site",
         "server/host.py:2: server may not import jobq.web.site",
         "web/site.py:2: web may not import jobq.server.host",
     ]

@@ -52,7 +52,9 @@ def test_the_quickstart_is_the_first_python_block_of_the_readme() -> None:
 
 
 def test_a_module_may_lack_only_the_packages_of_its_extra() -> None:
-    assert unexpected({"jobq.stores.valkey.wire": "hiredis", "jobq.pipeline": "pyspark"}) == []
+    assert (
+        unexpected({"jobq.stores.valkey.connection": "hiredis", "jobq.pipeline": "pyspark"}) == []
+    )
     assert unexpected({"jobq.relay.relay": "hiredis"}) == ["jobq.relay.relay (needs hiredis)"]
     assert unexpected({"jobq.stores.valkeys": "hiredis"}) == ["jobq.stores.valkeys (needs hiredis)"]
 

@@ -20,9 +20,8 @@ from google.protobuf.message_factory import GetMessageClass
 from grpc import StatusCode
 
 from jobq.access.principal import SCOPES, Scope
-from jobq.core.commands import Cancel
-from jobq.core.queues import Fire, QueueConfig, ScheduleSpec
-from jobq.core.records import (
+from jobq.core.records.commands import Cancel
+from jobq.core.records.jobs import (
     Claim,
     Complete,
     Failure,
@@ -35,11 +34,12 @@ from jobq.core.records import (
     QueueName,
     UniqueSpec,
 )
-from jobq.core.states import State
-from jobq.core.workers import WorkerRecord
+from jobq.core.records.queues import Fire, QueueConfig, ScheduleSpec
+from jobq.core.records.states import State
+from jobq.core.records.workers import WorkerRecord
 from jobq.rpc import contract, frames
 from jobq.rpc.v1 import admin_pb2, jobs_pb2, workers_pb2
-from jobq.server.services import SERVICES
+from jobq.server.host import SERVICES
 from jobq.stores.base import Store
 from tests.server.serving import PATIENCE_S
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import sys
 
+from jobq.server.config import ServerSettings
 from jobq.server.context import ServerContext
 from jobq.server.exchange import ExchangeService
 from jobq.server.host import Host
-from jobq.server.settings import ServerSettings
 from jobq.stores import open_store
 
 

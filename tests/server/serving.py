@@ -19,16 +19,23 @@ from uuid import uuid4
 import grpc
 import pytest
 
-from jobq.core.records import AnyOutcome, Claim, Complete, Fail, Failure, QueueName, Settled
+from jobq.core.records.jobs import (
+    AnyOutcome,
+    Claim,
+    Complete,
+    Fail,
+    Failure,
+    QueueName,
+    Settled,
+)
 from jobq.rpc.status import ERROR
 from jobq.rpc.v1.admin_pb2_grpc import AdminServiceStub
 from jobq.rpc.v1.jobs_pb2_grpc import JobServiceStub
 from jobq.rpc.v1.workers_pb2_grpc import WorkerServiceStub
-from jobq.server.clients import Clients
+from jobq.server.config import ServerSettings
 from jobq.server.context import Authenticator, ServerContext
-from jobq.server.host import Host, MakeService
-from jobq.server.services import SERVICES
-from jobq.server.settings import ServerSettings
+from jobq.server.host import SERVICES, Host, MakeService
+from jobq.server.tls import Clients
 from jobq.stores import open_store
 
 T = TypeVar("T")
@@ -146,8 +153,8 @@ _PROGRAM = """
 import asyncio, sys
 from jobq.server.context import ServerContext
 from jobq.server.host import Host
-from jobq.server.services import SERVICES
-from jobq.server.settings import ServerSettings
+from jobq.server.host import SERVICES
+from jobq.server.config import ServerSettings
 from jobq.stores import open_store
 
 async def main(url):

@@ -11,11 +11,10 @@ import pytest
 
 from jobq import Queue, Worker
 from jobq.access.quotas import TenantLimits, TenantRules
-from jobq.core.records import JobSpec, QueueName
+from jobq.core.records.jobs import JobSpec, QueueName
+from jobq.server.config import ServerSettings
 from jobq.server.context import ServerContext
-from jobq.server.host import Host
-from jobq.server.services import SERVICES
-from jobq.server.settings import ServerSettings
+from jobq.server.host import SERVICES, Host
 from jobq.stores.base import Store
 from jobq.testing import FakeWorker
 from jobq_conformance.conftest import fresh_places  # noqa: F401 (a fixture)

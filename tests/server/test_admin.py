@@ -11,15 +11,15 @@ from msgspec.structs import replace
 
 from jobq.access.quotas import TenantLimits, TenantRules
 from jobq.access.schedules import TenantSchedules
-from jobq.core.queues import Limits
-from jobq.core.records import QueueName
-from jobq.core.states import State
+from jobq.core.records.jobs import QueueName
+from jobq.core.records.queues import Limits
+from jobq.core.records.states import State
+from jobq.core.records.workers import WorkerRecord
 from jobq.core.version import __version__
-from jobq.core.workers import WorkerRecord
 from jobq.rpc.v1 import admin_pb2 as pb
 from jobq.rpc.v1 import common_pb2 as common
 from jobq.rpc.v1 import jobs_pb2 as jobs_pb
-from jobq.server.settings import ServerSettings
+from jobq.server.config import ServerSettings
 from tests.server.serving import PATIENCE_S, RunningServer, claim, complete, fail, refused, running
 from tests.waiting import wait_until
 

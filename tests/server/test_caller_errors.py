@@ -21,11 +21,11 @@ from grpc import StatusCode
 from jobq import errors
 from jobq.access.caller_errors import CallerErrors
 from jobq.access.table import CALLS, ROUTES
-from jobq.core.records import QueueName, Topic
+from jobq.core.records.jobs import QueueName, Topic
 from jobq.errors import InvalidJob, JobqError, StoreUnavailable
 from jobq.rpc import contract, frames
 from jobq.rpc.v1 import jobs_pb2
-from jobq.server.settings import ServerSettings
+from jobq.server.config import ServerSettings
 from jobq.stores.base import Store
 from jobq.web.site import Dashboard
 from jobq_conformance.places import PLACES

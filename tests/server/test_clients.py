@@ -19,17 +19,15 @@ from jobq.access.principal import SCOPES, ClientGrant, Scope
 from jobq.access.table import CALLS
 from jobq.cli.ctl import main as ctl_main
 from jobq.client import tenants
-from jobq.core.queues import QueueConfig
-from jobq.core.records import JobKey, JobSpec, QueueName
+from jobq.core.records.jobs import JobKey, JobSpec, QueueName
+from jobq.core.records.queues import QueueConfig
 from jobq.errors import ConfigError, Unauthenticated
 from jobq.rpc import frames
 from jobq.rpc.v1 import admin_pb2
 from jobq.rpc.v1.admin_pb2_grpc import AdminServiceStub
-from jobq.server.clients import Clients
-from jobq.server.keys import KeySet, secret_key
-from jobq.server.settings import ServerSettings
-from jobq.server.tls import Certificates, TlsFiles
-from jobq.server.tokens import TokenRules, Tokens
+from jobq.server.config import ServerSettings
+from jobq.server.tls import Certificates, Clients, TlsFiles
+from jobq.server.tokens import KeySet, TokenRules, Tokens, secret_key
 from jobq.stores import open_store
 from tests.server.kit import SECRET, Authority, token
 from tests.server.matrix import (

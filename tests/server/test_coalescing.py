@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from jobq.server.coalescing import Coalescer
+from jobq.server.jobs import Coalescer
 
 
 async def test_a_call_that_is_alone_does_not_wait() -> None:

@@ -9,7 +9,7 @@ from grpc import StatusCode
 
 from jobq.rpc.v1 import common_pb2 as common
 from jobq.rpc.v1 import jobs_pb2 as pb
-from jobq.server import event_streams
+from jobq.server import events
 from tests.server.serving import PATIENCE_S, RunningServer, complete, refused
 
 WITHIN = PATIENCE_S
@@ -57,7 +57,7 @@ def test_a_long_log_is_replayed_whole_in_order(running_server: RunningServer) ->
 def test_live_events_of_several_queues_come_by_signals(
     running_server: RunningServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(event_streams, "CHECK_AGAIN_S", 600.0)  # nothing comes without a signal
+    monkeypatch.setattr(events, "CHECK_AGAIN_S", 600.0)  # nothing comes without a signal
     submit(running_server, "q", "before")
     stream = follow(
         running_server,
@@ -112,8 +112,8 @@ def test_a_reader_continues_where_it_has_acknowledged(running_server: RunningSer
 def test_a_silent_stream_says_that_it_is_alive(
     running_server: RunningServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(event_streams, "_ALIVE_S", 0.1)
-    monkeypatch.setattr(event_streams, "CHECK_AGAIN_S", 0.1)
+    monkeypatch.setattr(events, "_ALIVE_S", 0.1)
+    monkeypatch.setattr(events, "CHECK_AGAIN_S", 0.1)
     stream = follow(running_server, pb.EventsPosition(queue="q", after="0"))
     replies = [next(stream) for _ in range(3)]
     assert [(reply.queue, reply.position, len(reply.events)) for reply in replies] == [

@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from jobq.core.records import JobKey, JobSpec, QueueName
-from jobq.core.workers import WorkerRecord
+from jobq.core.records.jobs import JobKey, JobSpec, QueueName
+from jobq.core.records.workers import WorkerRecord
 from jobq.errors import InvalidJob
 from jobq.rpc import contract, frames
 from jobq.server import exchange

@@ -13,18 +13,18 @@ import pytest
 from google.protobuf import descriptor_pb2, descriptor_pool
 from grpc import StatusCode
 
-from jobq.access.guard import GuardedStore
 from jobq.access.guarded.rules import passed
+from jobq.access.guarded.store import GuardedStore
 from jobq.access.principal import ANYONE
 from jobq.access.quotas import TenantRules
 from jobq.access.table import CALLS
-from jobq.core.records import JobKey, QueueName
+from jobq.core.records.jobs import JobKey, QueueName
 from jobq.errors import AccessDenied
 from jobq.rpc import contract, frames
 from jobq.rpc.v1 import admin_pb2 as pb
 from jobq.server.context import ServerContext
 from jobq.server.handlers import Caller, Handlers
-from jobq.server.services import SERVICES
+from jobq.server.host import SERVICES
 from jobq.stores import open_store
 from jobq.stores.base import Store
 from tests.server.matrix import exchange

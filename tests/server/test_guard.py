@@ -7,13 +7,12 @@ from typing import Any, cast
 
 import pytest
 
-from jobq.access.guard import GuardedStore
+from jobq.access.guarded.store import GuardedStore
 from jobq.access.principal import ANYONE, Principal, Scope
 from jobq.access.quotas import TenantRules
 from jobq.access.table import CALLS
-from jobq.core.commands import Remove
-from jobq.core.queues import QueueConfig, ScheduleSpec
-from jobq.core.records import (
+from jobq.core.records.commands import Remove
+from jobq.core.records.jobs import (
     Block,
     Claim,
     Complete,
@@ -26,8 +25,9 @@ from jobq.core.records import (
     Topic,
     UniqueSpec,
 )
-from jobq.core.states import State
-from jobq.core.workers import WorkerRecord
+from jobq.core.records.queues import QueueConfig, ScheduleSpec
+from jobq.core.records.states import State
+from jobq.core.records.workers import WorkerRecord
 from jobq.errors import AccessDenied, ConfigError, InvalidJob, JobNotFound
 from jobq.stores import open_store
 from jobq.stores.base import Store

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from jobq.core.records import Claim, JobSpec, QueueName
+from jobq.core.records.jobs import Claim, JobSpec, QueueName
 from jobq.server import hints as hints_module
 from jobq.server.config import load
 from jobq.server.context import ServerContext

@@ -9,14 +9,14 @@ import grpc.aio
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from jobq.core.records import JobSpec, QueueName
+from jobq.core.records.jobs import JobSpec, QueueName
 from jobq.errors import ConfigError
 from jobq.relay.relay import Relay
 from jobq.relay.targets import open_target
+from jobq.server.config import ServerSettings
 from jobq.server.context import ServerContext
 from jobq.server.host import Host
-from jobq.server.rejects import StoredRejects
-from jobq.server.settings import ServerSettings
+from jobq.server.run import StoredRejects
 from jobq.stores import open_store
 from tests.waiting import PATIENCE_S, until
 

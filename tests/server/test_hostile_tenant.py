@@ -16,12 +16,12 @@ from typing import Any, cast
 
 import pytest
 
-from jobq.access.guard import GuardedStore
+from jobq.access.guarded.store import GuardedStore
 from jobq.access.principal import SCOPES, Principal, Scope
 from jobq.access.quotas import TenantLimits, TenantRules
 from jobq.access.schedules import TenantSchedules
 from jobq.access.table import CALLS
-from jobq.core.commands import (
+from jobq.core.records.commands import (
     Cancel,
     Promote,
     Remove,
@@ -32,10 +32,8 @@ from jobq.core.commands import (
     SendSignal,
     Update,
 )
-from jobq.core.defaults import LOG_LINES
-from jobq.core.failures import MAX_ERRORS, MAX_MESSAGE, MAX_TRACEBACK
-from jobq.core.queues import Fire, JobDefaults, Limits, QueueConfig, RetentionData, ScheduleSpec
-from jobq.core.records import (
+from jobq.core.records.failures import MAX_ERRORS, MAX_MESSAGE, MAX_TRACEBACK
+from jobq.core.records.jobs import (
     AnyOutcome,
     Block,
     Claim,
@@ -59,8 +57,17 @@ from jobq.core.records import (
     Topic,
     UniqueSpec,
 )
-from jobq.core.states import State
-from jobq.core.workers import WorkerRecord
+from jobq.core.records.queues import (
+    Fire,
+    JobDefaults,
+    Limits,
+    QueueConfig,
+    RetentionData,
+    ScheduleSpec,
+)
+from jobq.core.records.states import State
+from jobq.core.records.workers import WorkerRecord
+from jobq.core.rules.defaults import LOG_LINES
 from jobq.engine.scheduler import fire_due
 from jobq.errors import JobqError
 from jobq.stores.base import Store

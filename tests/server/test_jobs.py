@@ -9,9 +9,9 @@ import grpc
 import pytest
 from grpc import StatusCode
 
-from jobq.core.queues import Limits, QueueConfig
-from jobq.core.records import Complete, JobKey, LeaseRef, Note, QueueName
-from jobq.core.states import State
+from jobq.core.records.jobs import Complete, JobKey, LeaseRef, Note, QueueName
+from jobq.core.records.queues import Limits, QueueConfig
+from jobq.core.records.states import State
 from jobq.rpc.v1 import common_pb2 as common
 from jobq.rpc.v1 import jobs_pb2 as pb
 from tests.server.serving import (

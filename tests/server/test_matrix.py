@@ -22,15 +22,10 @@ from grpc import StatusCode
 from jobq.access.guarded.rules import MAX_LIMIT
 from jobq.access.principal import Scope
 from jobq.access.table import CALLS, PARTS, RPCS
-from jobq.core.records import (
-    JobKey,
-    QueueName,
-    Topic,
-)
+from jobq.core.records.jobs import JobKey, QueueName, Topic
 from jobq.rpc import contract, frames
-from jobq.server.keys import KeySet, secret_key
-from jobq.server.settings import MAX_LEASE_MS, MIN_LEASE_MS
-from jobq.server.tokens import TokenRules, Tokens
+from jobq.server.config import MAX_LEASE_MS, MIN_LEASE_MS
+from jobq.server.tokens import KeySet, TokenRules, Tokens, secret_key
 from jobq.stores.base import Store
 from scripts.access_doc import PROTOS, main, wrong_comments
 from tests.server.kit import AUDIENCE, ISSUER, SECRET, claims, token

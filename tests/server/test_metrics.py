@@ -10,18 +10,26 @@ import pytest
 from grpc import StatusCode
 from prometheus_client.parser import text_string_to_metric_families
 
-from jobq.access.guard import GuardedStore
+from jobq.access.guarded.store import GuardedStore
 from jobq.access.principal import SCOPES, Principal
 from jobq.access.quotas import TenantRules
 from jobq.console.probes import Probes
-from jobq.core.queues import Limits, QueueConfig
-from jobq.core.records import Claim, Complete, JobSpec, Lease, LeaseRef, QueueName, RetryLater
+from jobq.core.records.jobs import (
+    Claim,
+    Complete,
+    JobSpec,
+    Lease,
+    LeaseRef,
+    QueueName,
+    RetryLater,
+)
+from jobq.core.records.queues import Limits, QueueConfig
 from jobq.errors import StoreUnavailable
 from jobq.relay.status import QueueStatus, RelayStatus
 from jobq.server import metrics
+from jobq.server.config import ServerSettings
 from jobq.server.context import Proof, ServerContext
 from jobq.server.metrics import ServerMetrics
-from jobq.server.settings import ServerSettings
 from jobq.stores import open_store
 from jobq.stores.base import Store
 from jobq_conformance.kit import FakeClock, failure

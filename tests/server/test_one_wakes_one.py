@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from jobq.core.records import Claim, JobSpec, QueueName
+from jobq.core.records.jobs import Claim, JobSpec, QueueName
 from jobq.stores import open_store
 from jobq.stores.base import Store
 from tests.server.processes import server_process

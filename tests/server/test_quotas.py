@@ -11,13 +11,12 @@ from uuid import uuid4
 import pytest
 
 from jobq.access import quotas
-from jobq.access.guard import GuardedStore
+from jobq.access.guarded.store import GuardedStore
 from jobq.access.principal import ANYONE, SCOPES, Principal, Scope
 from jobq.access.quotas import TenantLimits, TenantRules
 from jobq.access.schedules import TenantSchedules
-from jobq.core.commands import Cancel, Reprioritise, Rerun, SendSignal, Update
-from jobq.core.queues import Fire, Limits, QueueConfig, ScheduleSpec, Tokens
-from jobq.core.records import (
+from jobq.core.records.commands import Cancel, Reprioritise, Rerun, SendSignal, Update
+from jobq.core.records.jobs import (
     Claim,
     Complete,
     Edge,
@@ -28,7 +27,8 @@ from jobq.core.records import (
     Release,
     UniqueSpec,
 )
-from jobq.core.states import State
+from jobq.core.records.queues import Fire, Limits, QueueConfig, ScheduleSpec, Tokens
+from jobq.core.records.states import State
 from jobq.engine.scheduler import fire_due
 from jobq.errors import (
     ConfigError,

@@ -14,7 +14,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from jobq.errors import StoreUnavailable
-from jobq.server.settings import ServerSettings
+from jobq.server.config import ServerSettings
 from tests.server.serving import PATIENCE_S, RunningServer, running
 
 SERVICES = ["jobq.v1.AdminService", "jobq.v1.JobService", "jobq.v1.WorkerService"]

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from jobq.core.records import JobKey, JobSpec, QueueName
-from jobq.core.states import State
+from jobq.core.records.jobs import JobKey, JobSpec, QueueName
+from jobq.core.records.states import State
 from jobq.relay.targets import Rejected
-from jobq.server.rejects import QUEUE, StoredRejects
+from jobq.server.run import QUEUE, StoredRejects
 from jobq.stores import open_store
 
 MAIL = QueueName("acme", "mail")

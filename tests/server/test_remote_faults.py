@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from jobq import Queue, Worker
-from jobq.access.guard import GuardedStore
-from jobq.core.records import (
+from jobq.access.guarded.store import GuardedStore
+from jobq.core.records.jobs import (
     Claim,
     Filter,
     JobKey,
@@ -25,13 +25,13 @@ from jobq.core.records import (
     QueueName,
     Topic,
 )
-from jobq.core.states import State
+from jobq.core.records.states import State
 from jobq.errors import ConfigError, PayloadTooLarge, StoreUnavailable
 from jobq.rpc import frames
+from jobq.server.config import ServerSettings
 from jobq.server.context import ServerContext
 from jobq.server.exchange import ExchangeService
 from jobq.server.host import Host
-from jobq.server.settings import ServerSettings
 from jobq.stores import open_store
 from jobq.stores.base import Store, pipeline_of
 from tests.server.processes import ServerProcess, server_process

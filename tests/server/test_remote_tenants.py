@@ -15,7 +15,7 @@ import pytest
 import jobq
 from jobq import Queue, Worker, current_job
 from jobq.access.principal import Principal, Scope
-from jobq.core.records import JobKey, JobSpec, QueueName
+from jobq.core.records.jobs import JobKey, JobSpec, QueueName
 from jobq.errors import (
     AccessDenied,
     ConfigError,
@@ -24,10 +24,10 @@ from jobq.errors import (
     StoreUnavailable,
     Unauthenticated,
 )
+from jobq.server.config import ServerSettings
 from jobq.server.context import ServerContext
 from jobq.server.exchange import ExchangeService, Stream
 from jobq.server.host import Host
-from jobq.server.settings import ServerSettings
 from jobq.stores import open_store
 from jobq.stores.remote.store import RemoteStore
 from tests.waiting import PATIENCE_S, until, until_it_succeeds

@@ -15,7 +15,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.trace import SpanKind, StatusCode
 
 from jobq import Queue, Retry, Worker
-from jobq.core.records import Edge, JobKey, JobSpec, QueueName
+from jobq.core.records.jobs import Edge, JobKey, JobSpec, QueueName
 from jobq.errors import JobqError
 from jobq.otel import Telemetry, with_server_spans
 from jobq.rpc.v1 import common_pb2 as common

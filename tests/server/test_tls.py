@@ -18,9 +18,9 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from jobq.errors import ConfigError
 from jobq.server import tls
+from jobq.server.config import ServerSettings
 from jobq.server.context import ServerContext
 from jobq.server.host import Host
-from jobq.server.settings import ServerSettings
 from jobq.server.tls import Certificates, TlsFiles
 from jobq.stores import open_store
 from tests.server.kit import Authority

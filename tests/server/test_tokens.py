@@ -13,10 +13,17 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 
 from jobq.errors import ConfigError, Unauthenticated
+from jobq.server.config import ServerSettings
 from jobq.server.context import Proof, ServerContext
-from jobq.server.keys import JwksSource, KeySet, parse_jwks, public_key, secret_key
-from jobq.server.settings import ServerSettings
-from jobq.server.tokens import TokenRules, Tokens
+from jobq.server.tokens import (
+    JwksSource,
+    KeySet,
+    TokenRules,
+    Tokens,
+    parse_jwks,
+    public_key,
+    secret_key,
+)
 from jobq.stores import open_store
 from tests.server.kit import AUDIENCE, ISSUER, SECRET, claims, token
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from jobq.core.records import JobKey, QueueName
+from jobq.core.records.jobs import JobKey, QueueName
 from jobq.rpc.v1 import common_pb2 as common
 from jobq.rpc.v1 import jobs_pb2 as pb
 from tests.server.serving import PATIENCE_S, RunningServer

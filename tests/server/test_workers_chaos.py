@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from jobq.core.states import State
+from jobq.core.records.states import State
 from jobq.rpc.v1 import workers_pb2 as pb
 from jobq.testing import FakeWorker
 from jobq.testing.fake_worker import ref

@@ -6,7 +6,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from jobq.server.credits import LAST_CHANCE_S, Allowance, Credits
+from jobq.server.streams import LAST_CHANCE_S, Allowance, Credits
 
 LEASE_S = 15.0
 

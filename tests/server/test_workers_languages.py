@@ -14,9 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from jobq.core.call_options import RetryData
-from jobq.core.commands import Cancel
-from jobq.core.records import JobKey, JobSpec
+from jobq.core.records.commands import Cancel
+from jobq.core.records.jobs import JobKey, JobSpec, RetryData
 from jobq.server.pushed import Worker
 from jobq.testing import FakeWorker
 from tests.server.worker_kit import QUEUE, Place, serving

@@ -14,13 +14,13 @@ from typing import Any
 
 import pytest
 
-from jobq.client.session import Session
-from jobq.core.records import Settled
+from jobq.client.connection import Session
+from jobq.core.records.jobs import Settled
 from jobq.errors import StoreUnavailable
 from jobq.rpc.v1 import workers_pb2 as pb
+from jobq.server.config import ServerSettings
 from jobq.server.context import Proof, ServerContext
 from jobq.server.handlers import Caller
-from jobq.server.settings import ServerSettings
 from jobq.server.workers import WorkerService
 from jobq.testing import FakeWorker
 from tests.server.worker_kit import SHORT_MS, Place, ids, serving
@@ -267,7 +267,7 @@ SERVER = """
 import asyncio, sys
 from jobq.server.context import ServerContext
 from jobq.server.host import Host
-from jobq.server.settings import ServerSettings
+from jobq.server.config import ServerSettings
 from jobq.server.workers import WorkerService
 from jobq.stores import open_store
 

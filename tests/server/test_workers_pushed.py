@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from jobq.core.records import LeaseRef, QueueName
+from jobq.core.records.jobs import LeaseRef, QueueName
 from jobq.server.pushed import MARGIN_S, Push, Pushed, Worker, is_unheard
 
 WORKER = Worker("acme", "w1")

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from jobq.core.commands import Cancel
-from jobq.core.records import JobKey
+from jobq.core.records.commands import Cancel
+from jobq.core.records.jobs import JobKey
 from jobq.stores import open_store
 from jobq.testing import FakeWorker
 from tests.server.worker_kit import QUEUE, Place, serving

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from jobq.core.commands import Cancel
-from jobq.core.queues import JobDefaults, QueueConfig
-from jobq.core.records import JobKey, JobSpec, LeaseRef, Note
-from jobq.core.unknown import sentence
+from jobq.core.records.commands import Cancel
+from jobq.core.records.jobs import JobKey, JobSpec, LeaseRef, Note
+from jobq.core.records.queues import JobDefaults, QueueConfig
+from jobq.core.rules.unknown import sentence
 from jobq.errors import ConfigError, InvalidJob, StoreUnavailable
 from jobq.rpc import convert
 from jobq.rpc.v1 import workers_pb2 as pb
@@ -82,7 +82,7 @@ async def test_one_job_wakes_one_of_many_workers() -> None:
 
 
 async def test_a_failed_run_is_retried_as_the_policy_of_the_job_says() -> None:
-    from jobq.core.call_options import RetryData
+    from jobq.core.records.jobs import RetryData
 
     async with serving() as place, FakeWorker(place.address, ["mail"]) as worker:
         await place.put("a", retry=RetryData(max_retries=1, base_ms=0))
@@ -525,7 +525,7 @@ async def test_a_report_does_not_end_the_sleep_of_its_stream() -> None:
 
 
 async def test_queues_take_turns() -> None:
-    from jobq.core.records import QueueName
+    from jobq.core.records.jobs import QueueName
 
     async with serving() as place:
         other = QueueName("default", "other")

@@ -8,12 +8,12 @@ from contextlib import asynccontextmanager
 import pytest
 
 from jobq.access.principal import Principal, Scope
-from jobq.core.records import JobKey, JobRecord, JobSpec, QueueName
+from jobq.core.records.jobs import JobKey, JobRecord, JobSpec, QueueName
 from jobq.errors import AccessDenied, InvalidJob, JobNotFound, Unauthenticated
 from jobq.rpc.v1 import workers_pb2 as pb
+from jobq.server.config import ServerSettings
 from jobq.server.context import ServerContext
 from jobq.server.host import Host
-from jobq.server.settings import ServerSettings
 from jobq.server.workers import WorkerService
 from jobq.stores import open_store
 from jobq.stores.base import Store

@@ -7,10 +7,10 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from itertools import count
 
-from jobq.core.records import Claim, JobKey, JobRecord, JobSpec, QueueName
+from jobq.core.records.jobs import Claim, JobKey, JobRecord, JobSpec, QueueName
+from jobq.server.config import ServerSettings
 from jobq.server.context import ServerContext
 from jobq.server.host import Host
-from jobq.server.settings import ServerSettings
 from jobq.server.workers import WorkerService
 from jobq.stores import open_store
 from jobq.stores.base import Store

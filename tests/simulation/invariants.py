@@ -12,8 +12,8 @@ from itertools import groupby
 
 import msgspec
 
-from jobq.core.event_records import EventRecord
-from jobq.core.states import ENDED, Kind, State
+from jobq.core.records.events import EventRecord
+from jobq.core.records.states import ENDED, Kind, State
 from tests.model.replay import replay
 from tests.simulation.app import WITH_TIMEOUT, Execution
 from tests.simulation.faults import CallFault, Freeze, Jump, Kill, OutageOf

@@ -19,17 +19,15 @@ from jobq.engine import exchange, fetcher, keeper, run, runner
 from jobq.relay import relay
 from jobq.stores.relational import (
     claim,
-    dead_letters,
     flows,
+    limits,
     put,
-    rates,
     schedules,
     settle,
     signals,
     upkeep,
 )
-from jobq.stores.sqlite.columns import COLUMNS
-from jobq.stores.sqlite.queries import SQL
+from jobq.stores.sqlite.statements import COLUMNS, SQL
 from jobq.stores.sqlite.tx import SqliteTx
 from tests.simulation.seeds import run_seed
 
@@ -188,7 +186,7 @@ MUTANTS = (
         "a queue's limit is one too high",
         (
             Edit(
-                rates,
+                limits,
                 "room",
                 "effective.limit - tx.count(queue, ACTIVE)",
                 "effective.limit + 1 - tx.count(queue, ACTIVE)",
@@ -235,7 +233,7 @@ MUTANTS = (
         "dead letters are copied twice",
         (
             Edit(
-                dead_letters,
+                put,
                 "deliver",
                 "_copy(tx, queue, job, number)",
                 "(_copy(tx, queue, job, number), _copy(tx, queue, job, number + 1))",

@@ -13,13 +13,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
 from typing import Any
 
-from jobq.core.records import (
-    JobKey,
-    JobRecord,
-    JobSpec,
-    Signal,
-    Topic,
-)
+from jobq.core.records.jobs import JobKey, JobRecord, JobSpec, Signal, Topic
 from jobq.errors import StoreUnavailable
 from jobq.stores import open_store
 from jobq.stores.base import Clock

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
-from jobq.core.event_records import EventRecord
-from jobq.core.marks import Mark
+from jobq.core.records.events import EventRecord
+from jobq.core.records.marks import Mark
 from jobq.relay.targets import Rejected, TargetUnavailable
 from tests.simulation.world import World
 

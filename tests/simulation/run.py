@@ -13,10 +13,10 @@ from itertools import count
 from typing import Any
 
 from jobq import Worker
-from jobq.core.event_records import EventRecord
-from jobq.core.queues import ScheduleRecord
-from jobq.core.records import JobRecord, QueueName
-from jobq.core.states import ENDED
+from jobq.core.records.events import EventRecord
+from jobq.core.records.jobs import JobRecord, QueueName
+from jobq.core.records.queues import ScheduleRecord
+from jobq.core.records.states import ENDED
 from jobq.errors import ConfigError
 from jobq.relay.relay import Relay
 from jobq.stores import open_store

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from jobq.core.records import Claim, PutResult, Settled
+from jobq.core.records.jobs import Claim, PutResult, Settled
 
 
 class Exchanged(NamedTuple):

@@ -7,12 +7,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from jobq.core import copies
-from jobq.core.commands import Reschedule
-from jobq.core.options import FIELDS
-from jobq.core.queues import Limits
-from jobq.core.records import Note, UniqueSpec
-from jobq.core.states import State
+from jobq.core.records.commands import Reschedule
+from jobq.core.records.jobs import Note, UniqueSpec
+from jobq.core.records.options import FIELDS
+from jobq.core.records.queues import Limits
+from jobq.core.records.states import State
+from jobq.core.rules import copies
 from jobq.errors import ConfigError
 from jobq_conformance.kit import (
     DAY,

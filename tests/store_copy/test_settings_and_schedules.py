@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from jobq.core import copies
-from jobq.core.queues import (
+from jobq.core.records.queues import (
     Fire,
     Limits,
     QueueConfig,
@@ -17,6 +16,7 @@ from jobq.core.queues import (
     Tokens,
     Window,
 )
+from jobq.core.rules import copies
 from jobq.errors import ConfigError
 from jobq.stores.base import Store
 from jobq_conformance.kit import DAY, HOUR, MINUTE, SECOND, Desk, complete

@@ -7,9 +7,9 @@ from types import ModuleType
 import pytest
 
 from bench.growth.compared import opened, spec
-from jobq.core.queues import ScheduleSpec
-from jobq.core.records import JobSpec, QueueName
-from jobq.core.states import State
+from jobq.core.records.jobs import JobSpec, QueueName
+from jobq.core.records.queues import ScheduleSpec
+from jobq.core.records.states import State
 from jobq.stores.base import Store
 from jobq.stores.sqlite import upkeep as sqlite_upkeep
 from jobq.stores.valkey import upkeep as valkey_upkeep

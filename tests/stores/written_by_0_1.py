@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from jobq.core.records import Claim, Complete, JobKey, QueueName
+from jobq.core.records.jobs import Claim, Complete, JobKey, QueueName
 from jobq.stores.base import Store
 
 WORK, KEYED = QueueName("default", "work"), QueueName("default", "keyed")

@@ -156,7 +156,7 @@ def test_the_variable_is_gone_and_the_socket_is_not_inherited() -> None:
     code = """
 import os, subprocess, sys
 from jobq.supervisor.child import Supervised
-from jobq.supervisor.wire import VARIABLE
+from jobq.supervisor.process import VARIABLE
 supervised = Supervised.from_environment()
 assert supervised.name == "web:1"
 assert VARIABLE not in os.environ

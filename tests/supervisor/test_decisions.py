@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from jobq.core.sizes import parse_size
+from jobq.core.values.people import parse_size
 from jobq.executors.cpus import usable_cpus
-from jobq.supervisor.recycling import Recycling, resident_bytes
-from jobq.supervisor.seat import Seat, restart_delay_s
+from jobq.supervisor.child import Recycling, resident_bytes
+from jobq.supervisor.process import Seat, restart_delay_s
 
 
 def test_the_delay_doubles_up_to_half_a_minute() -> None:

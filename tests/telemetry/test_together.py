@@ -16,7 +16,7 @@ from opentelemetry.trace import SpanKind
 from prometheus_client import CollectorRegistry
 
 from jobq import Job, Queue, RateLimited, Retry, Worker, current_job
-from jobq.core.records import JobSpec
+from jobq.core.records.jobs import JobSpec
 from jobq.otel import Telemetry
 from jobq.prometheus import Metrics
 from jobq.sentry import Sentry

@@ -8,7 +8,7 @@ from contextlib import ExitStack, contextmanager
 
 import pytest
 
-from jobq.engine.clock import wall_clock
+from jobq.engine.service import wall_clock
 from jobq.stores.base import Store
 from jobq.web.site import Dashboard
 from jobq_conformance.places import PLACES, Fresh, Opening, Unavailable

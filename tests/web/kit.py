@@ -7,8 +7,7 @@ from typing import Any
 
 import httpx
 
-from jobq.core.queues import QueueConfig, ScheduleSpec
-from jobq.core.records import (
+from jobq.core.records.jobs import (
     Claim,
     Complete,
     Edge,
@@ -22,8 +21,9 @@ from jobq.core.records import (
     RetryLater,
     UniqueSpec,
 )
-from jobq.core.steps import StepRecord, pack
-from jobq.core.workers import WorkerRecord
+from jobq.core.records.queues import QueueConfig, ScheduleSpec
+from jobq.core.records.workers import WorkerRecord
+from jobq.core.rules.waits import StepRecord, pack_steps
 from jobq.stores.base import Store
 from jobq.web.site import Dashboard
 
@@ -99,7 +99,7 @@ async def fill(store: Store, tenant: str = "acme") -> QueueName:
         progress=b'{"done": 3, "total": 4, "text": "%s"}' % MARK.encode(),
         lines=(MARK, "second"),
         saved=b'"%s"' % MARK.encode(),
-        steps=(("first", pack(StepRecord(n=0, result=payload, attempt=1, at_ms=1))),),
+        steps=(("first", pack_steps(StepRecord(n=0, result=payload, attempt=1, at_ms=1))),),
     )
     await store.note([note])
     await store.settle(

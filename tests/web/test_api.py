@@ -6,10 +6,10 @@ from typing import Any
 
 import msgspec
 
-from jobq.core.records import JobKey, JobSpec, QueueName
-from jobq.core.states import State
+from jobq.core.records.jobs import JobKey, JobSpec, QueueName
+from jobq.core.records.states import State
 from jobq.stores.base import Store
-from jobq.web import api, openapi
+from jobq.web import api
 from jobq.web.data.actions import ACTIONS
 from jobq.web.data.reads import READS
 from tests.web.conftest import Make
@@ -390,7 +390,7 @@ async def test_every_reply_is_as_the_document_says(memory: Store, browse: Make) 
 
 
 def test_every_route_has_a_sentence_that_describes_it() -> None:
-    document = openapi.document("/api/v1")
+    document = api.document("/api/v1")
     for path, methods in document["paths"].items():
         for operation in methods.values():
             assert operation["summary"].endswith("."), path

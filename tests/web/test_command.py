@@ -19,7 +19,7 @@ import pytest
 from click.testing import CliRunner
 
 from jobq.cli.ctl import main
-from jobq.core.records import QueueName
+from jobq.core.records.jobs import QueueName
 from jobq.stores import open_store
 from tests.server.kit import SECRET, token
 from tests.server.process import ServerProcess

@@ -9,7 +9,7 @@ from itertools import combinations
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from jobq.web.graph_layout import NODE_HEIGHT, NODE_WIDTH, Edge, Layout, lay_out, layers_of
+from jobq.web.pages.drawing import NODE_HEIGHT, NODE_WIDTH, Edge, Layout, lay_out, layers_of
 
 LOADED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 """Making a graph takes seconds on a loaded machine, and that is no finding."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from jobq.core.records import Claim, Defer, DeferReason, JobSpec, QueueName
+from jobq.core.records.jobs import Claim, Defer, DeferReason, JobSpec, QueueName
 from jobq.stores.base import Store
 from jobq.web.data.reads import READS
 from jobq.web.pages import PAGES

@@ -12,10 +12,9 @@ import pytest
 from msgspec.structs import replace
 
 from jobq.access.principal import SCOPES, Principal
-from jobq.core.records import Claim, Complete, JobKey, JobSpec, QueueName
+from jobq.core.records.jobs import Claim, Complete, JobKey, JobSpec, QueueName
 from jobq.stores.base import Store
-from jobq.web.feeds import Hub, Message, Tab
-from jobq.web.live import _stream
+from jobq.web.feeds import Hub, Message, Tab, _stream
 from jobq.web.site import Dashboard
 from tests.waiting import until
 from tests.web.conftest import Make
@@ -164,7 +163,7 @@ async def test_a_stream_is_refused_like_its_page(memory: Store, browse: Make) ->
 
 
 async def test_a_stream_ends_when_its_reader_is_signed_out(memory: Store, monkeypatch: Any) -> None:
-    monkeypatch.setattr("jobq.web.live.HEARTBEAT_S", 0.01)
+    monkeypatch.setattr("jobq.web.feeds.HEARTBEAT_S", 0.01)
     who: list[Principal] = [Principal(subject="ann", tenant=None, scopes=SCOPES)]
     dashboard = _dashboard(memory, sign_in=lambda request: who[0] if who else None)
     async with streaming(dashboard, "tenant=acme&queue=mail") as stream:
@@ -180,7 +179,7 @@ async def test_a_stream_ends_when_its_reader_is_signed_out(memory: Store, monkey
 async def test_a_stream_ends_when_the_rights_of_its_reader_change(
     memory: Store, monkeypatch: Any, change: dict[str, Any]
 ) -> None:
-    monkeypatch.setattr("jobq.web.live.HEARTBEAT_S", 0.01)
+    monkeypatch.setattr("jobq.web.feeds.HEARTBEAT_S", 0.01)
     who = [Principal(subject="ann", tenant="acme", scopes=frozenset({"read"}))]
     dashboard = _dashboard(memory, sign_in=lambda request: who[0])
     async with streaming(dashboard, "tenant=acme&queue=mail") as stream:
@@ -191,7 +190,7 @@ async def test_a_stream_ends_when_the_rights_of_its_reader_change(
 
 
 async def test_tabs_that_come_at_once_are_counted_too(memory: Store, monkeypatch: Any) -> None:
-    monkeypatch.setattr("jobq.web.live.MAX_TABS", 1)
+    monkeypatch.setattr("jobq.web.feeds.MAX_TABS", 1)
     dashboard = _dashboard(memory)
     await dashboard.open()
     request: Any = None  # it is looked at later only

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from jobq.core.event_records import EventPage
-from jobq.core.records import Claim, Complete, JobSpec, QueueName
+from jobq.core.records.events import EventPage
+from jobq.core.records.jobs import Claim, Complete, JobSpec, QueueName
 from jobq.stores import open_store
 from jobq.stores.base import Store
 from jobq.web.data.log import _Times, tail

@@ -12,10 +12,7 @@ from uuid import uuid4
 import httpx
 import pytest
 
-from jobq.core.codec import JSON
-from jobq.core.new_jobs import Checked
-from jobq.core.queues import Limits, QueueConfig
-from jobq.core.records import (
+from jobq.core.records.jobs import (
     Claim,
     Complete,
     Fail,
@@ -27,7 +24,10 @@ from jobq.core.records import (
     QueueName,
     RetryData,
 )
-from jobq.core.states import State
+from jobq.core.records.queues import Limits, QueueConfig
+from jobq.core.records.states import State
+from jobq.core.rules.new_jobs import Checked
+from jobq.core.values.codec import JSON
 from jobq.stores import open_store
 from jobq.stores.base import Store
 from jobq.web import app

@@ -15,7 +15,7 @@ from starlette.routing import Mount, Route
 
 from jobq.access.principal import SCOPES, Principal, Scope
 from jobq.access.table import ROUTES
-from jobq.core.records import QueueName
+from jobq.core.records.jobs import QueueName
 from jobq.stores.base import Store
 from jobq.web import api
 from jobq.web.data.actions import ACTIONS

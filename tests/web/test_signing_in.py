@@ -13,11 +13,10 @@ from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 
 import jobq.web
 from jobq.access.principal import SCOPES, Principal
-from jobq.core.records import QueueName
-from jobq.core.states import State
+from jobq.core.records.jobs import QueueName
+from jobq.core.records.states import State
 from jobq.errors import ConfigError
-from jobq.server.keys import Key, KeySet, secret_key
-from jobq.server.tokens import TokenRules, Tokens
+from jobq.server.tokens import Key, KeySet, TokenRules, Tokens, secret_key
 from jobq.stores.base import Store
 from jobq.web.sessions import CSRF, SESSION, Signer
 from jobq.web.signing_in import Attempts, TooManyAttempts

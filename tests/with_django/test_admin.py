@@ -13,9 +13,9 @@ from django.core.management import call_command
 from django.test import Client, override_settings
 
 from jobq import State, Worker, sync
-from jobq.core.new_jobs import Checked
-from jobq.core.records import JobSpec, RetryData
-from jobq.django import Queue, job_pages
+from jobq.core.records.jobs import JobSpec, RetryData
+from jobq.core.rules.new_jobs import Checked
+from jobq.django import Queue, admin
 from tests.with_django.app.jobs import break_off, confirm, orders
 
 LIST = "/admin/jobq/job/"
@@ -62,10 +62,10 @@ def test_the_index_of_the_admin_leads_to_the_jobs(client: Client) -> None:
 
 
 def test_a_long_list_has_pages(client: Client) -> None:
-    jobs = confirm.sync.enqueue_many([(n,) for n in range(job_pages.PAGE + 1)])
+    jobs = confirm.sync.enqueue_many([(n,) for n in range(admin.PAGE + 1)])
     first, second = page(client, queue="orders"), page(client, queue="orders", page=1)
     assert "page=1" in first
-    assert sum(job.id in first for job in jobs) == job_pages.PAGE
+    assert sum(job.id in first for job in jobs) == admin.PAGE
     assert sum(job.id in second for job in jobs) == 1
     assert "Next" not in second
 

@@ -19,9 +19,9 @@ except ImportError:
 
 import jobq
 from jobq import Worker, sync
-from jobq.django.queues_to_work_on import queues_to_work_on
 from jobq.django.tasks.backend import TaskBackend
 from jobq.django.tasks.results import class_path
+from jobq.django.workers import queues_to_work_on
 from tests.with_django.app import jobs, tasks
 from tests.with_django.app.models import Order
 

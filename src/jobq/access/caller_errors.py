@@ -12,7 +12,7 @@ import re
 import time
 from urllib.parse import urlsplit
 
-from jobq.core.redact import redacted_url
+from jobq.core.values.printable import redacted_url
 from jobq.errors import (
     AccessDenied,
     ConfigError,

@@ -30,14 +30,22 @@ from itertools import pairwise
 
 import msgspec
 
-from jobq.core.bounds import COUNTED
-from jobq.core.commands import AnyCommand, Rerun, Revive
-from jobq.core.cron import first_time, next_after
-from jobq.core.defaults import FLOW_MS
-from jobq.core.locks import on_held_lock, standing
-from jobq.core.queues import Fire, ScheduleSpec
-from jobq.core.records import Claim, JobKey, JobRecord, JobSpec, LeaseRef, QueueName, Settled
-from jobq.core.states import State
+from jobq.core.records.commands import AnyCommand, Rerun, Revive
+from jobq.core.records.jobs import (
+    Claim,
+    JobKey,
+    JobRecord,
+    JobSpec,
+    LeaseRef,
+    QueueName,
+    Settled,
+)
+from jobq.core.records.queues import Fire, ScheduleSpec
+from jobq.core.records.states import State
+from jobq.core.rules.cron import first_time, next_after
+from jobq.core.rules.defaults import FLOW_MS
+from jobq.core.rules.limits import COUNTED_STATES
+from jobq.core.rules.locks import on_held_lock, standing
 from jobq.errors import InvalidJob, PayloadTooLarge, QuotaExceeded
 from jobq.stores.base import Store
 
@@ -735,7 +743,9 @@ class _Usage:
 
     @property
     def _waiting(self) -> int:
-        return sum(self._counted[state] for state in COUNTED) + self._added + self._all_staged
+        return (
+            sum(self._counted[state] for state in COUNTED_STATES) + self._added + self._all_staged
+        )
 
     def is_staged(self, flow: str) -> bool:
         """Whether jobs of this flow are stored and the flow is not submitted."""

@@ -13,9 +13,9 @@ from itertools import compress
 from msgspec.structs import replace
 
 from jobq.access.quotas import TenantRules
-from jobq.core import cron
-from jobq.core.queues import Fire, ScheduleRecord
-from jobq.core.records import QueueName
+from jobq.core.records.jobs import QueueName
+from jobq.core.records.queues import Fire, ScheduleRecord
+from jobq.core.rules import cron
 from jobq.stores.base import Clock, Store
 
 
@@ -89,7 +89,7 @@ class TenantSchedules:
         return results
 
     def plan(self, record: ScheduleRecord, now_ms: int) -> list[Fire]:
-        """`core.cron.plan`, without times that are closer than the tenant's `min_interval`.
+        """`core.rules.cron.plan`, without times that are closer than the tenant's `min_interval`.
 
         There are such times if a schedule is older than the limit, or has a cron expression whose
         times are not equally far apart.

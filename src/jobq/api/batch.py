@@ -15,18 +15,16 @@ import typing
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, TypeVar, overload
 
-from jobq.api.context import QueueContext
-from jobq.api.definition import Definition
+from jobq.api.context import Definition, QueueContext
 from jobq.api.dependencies import injected
 from jobq.api.options import TaskOptions
-from jobq.api.task import Task
-from jobq.api.task_decorator import publish
+from jobq.api.task import Task, publish
 from jobq.api.task_handler import TaskHandler
-from jobq.core import checks
-from jobq.core.calls import ArgumentDecoder, CallShape, decoded, is_plain, wrong_kinds
-from jobq.core.checks import Seconds, shown
-from jobq.core.codec import Codec
-from jobq.core.records import Lease
+from jobq.core.records.jobs import Lease
+from jobq.core.values import checks
+from jobq.core.values.calls import ArgumentDecoder, CallShape, decoded, is_plain, wrong_kinds
+from jobq.core.values.checks import Seconds, shown
+from jobq.core.values.codec import Codec
 from jobq.engine.handler import BatchSize
 from jobq.errors import ConfigError, UnfitArguments
 

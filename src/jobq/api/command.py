@@ -9,16 +9,14 @@ from typing import Any
 
 import msgspec
 
-from jobq.api.context import QueueContext
-from jobq.api.definition import Definition
+from jobq.api.context import Definition, QueueContext
 from jobq.api.options import TaskOptions
-from jobq.api.task import Task
-from jobq.api.task_decorator import publish
+from jobq.api.task import Task, publish
 from jobq.api.task_handler import TaskHandler
-from jobq.core.calls import ArgumentDecoder
-from jobq.core.checks import check_task_name, shown
-from jobq.core.codec import Codec
-from jobq.core.records import Lease
+from jobq.core.records.jobs import Lease
+from jobq.core.values.calls import ArgumentDecoder
+from jobq.core.values.checks import check_task_name, shown
+from jobq.core.values.codec import Codec
 from jobq.errors import ConfigError, InvalidJob, UnfitArguments
 from jobq.executors.handlers import ProgramCall
 

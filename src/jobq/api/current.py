@@ -5,24 +5,191 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from contextvars import ContextVar, Token
 from datetime import datetime
-from types import MappingProxyType
+from types import MappingProxyType, TracebackType
 from typing import Any, ParamSpec, TypeVar, cast, overload
 
-from jobq.api.children import add_child
+from msgspec.structs import replace
+
+from jobq.api.enqueueing import Enqueueing
 from jobq.api.job import Job
-from jobq.api.steps import Step
 from jobq.api.task import Task
 from jobq.api.task_handler import runs_async
-from jobq.core.checks import Seconds, shown, to_ms
-from jobq.core.defaults import LOG_LINE
-from jobq.core.moments import moment
+from jobq.client import portal
+from jobq.core.control import Reject
+from jobq.core.records.jobs import JobKey, JobSpec, PutResult, Steps
+from jobq.core.records.states import State
+from jobq.core.rules import waits
+from jobq.core.rules.defaults import LOG_LINE
+from jobq.core.rules.limits import queue_full
+from jobq.core.rules.new_jobs import check_spec
+from jobq.core.rules.waits import StepRecord, child_id, child_note
+from jobq.core.values.calls import returns_of
+from jobq.core.values.checks import Seconds, shown, to_ms
+from jobq.core.values.codec import get_codec
+from jobq.core.values.meta import inherited
+from jobq.core.values.people import moment
 from jobq.errors import ConfigError, InvalidJob, JobNotFound
 from jobq.executors.running import InChild, Running, running
-from jobq.stores.base import CallerTransaction, transactional_of
+from jobq.stores.base import CallerTransaction, Store, transactional_of
+
+# One call of `current_job().step(…)`, from its beginning until it is recorded.
+
+
+class Step:
+    """A step of a run. While its function runs, it is the context `with step:`.
+
+    `record` is None if the function has to be called.
+    """
+
+    def __init__(self, run: Running, name: str, fn: Callable[..., Any]) -> None:
+        if not callable(fn):
+            raise InvalidJob(
+                f"step({shown(name)}, {shown(fn)}): the second argument must be a function. Give "
+                "its arguments behind it, and do not call it"
+            )
+        self._run = run
+        self.name, self.record = run.steps.begin(name)
+        self._returns = fn._definition.returns if isinstance(fn, Task) else returns_of(fn)
+        self._outer = current_step(run)
+        self._children: list[JobKey] = []
+        self._token: Token[Step] | None = None
+        if self.record is None:
+            run.check(self.name)
+        else:
+            run.children.add_of_step(self.name, self.record.children)
+            for child in self.record.children:
+                if self._outer is not None:
+                    self._outer.added(child)
+
+    def __enter__(self) -> None:
+        self._token = _step.set(self)
+
+    def __exit__(
+        self, t: type[BaseException] | None, e: BaseException | None, tb: TracebackType | None
+    ) -> None:
+        assert self._token is not None
+        _step.reset(self._token)
+
+    def added(self, child: JobKey) -> None:
+        """A child job was added inside this step."""
+        self._children.append(child)
+        if self._outer is not None:
+            self._outer.added(child)
+
+    def recorded(self, value: Any) -> Steps:
+        """The record of the step, whose function has returned this value.
+
+        Raises Reject if the value cannot be recorded: a retry would repeat what the step has done.
+        """
+        run = self._run
+        try:
+            record = StepRecord(
+                n=len(run.steps),
+                result=run.encode(value, f"the result of step {self.name!r}"),
+                attempt=run.lease.attempt,
+                at_ms=run.now_ms,
+                children=tuple(self._children),
+            )
+            packed: Steps = ((self.name, waits.pack_steps(record)),)
+            run.steps.admit(packed)
+        except Exception as error:  # a custom codec may raise anything
+            raise Reject(
+                f"step {self.name!r} has run, and its result cannot be recorded: {error}. The job "
+                "fails without a retry, because a retry would repeat the step"
+            ) from error
+        self.record = record
+        return packed
+
+    def result(self) -> Any:
+        """The result as every run gets it: encoded, and decoded by the function's annotation."""
+        assert self.record is not None
+        return get_codec(self._run.lease.codec).decode(self.record.result, self._returns)
+
+
+_step: ContextVar[Step] = ContextVar("jobq_step")
+
+
+def current_step(run: Running) -> Step | None:
+    """The step of this run that the calling code is part of."""
+    step = _step.get(None)
+    # A worker that was started inside a step inherits the context of that step.
+    return step if step is not None and step._run is run else None
+
+
+# Adds a child job to a running job (`current_job().add`).
 
 P = ParamSpec("P")
 R = TypeVar("R")
+
+
+async def add_child(
+    run: Running, task: Task[P, R], args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> Job[R]:
+    """Enqueue a child of the run's job, unless an earlier pass has done it."""
+    step = current_step(run)
+    label = run.children.next(None if step is None else step.name)
+    spec = task._linked_spec(args, kwargs)
+    if run.lease.meta is not None:
+        spec = replace(spec, meta=inherited(run.lease.meta, spec.meta))
+    if not spec.given_id:
+        spec = replace(spec, id=child_id(run.lease, spec.queue, label), given_id=True)
+    child = run.children.found(label, JobKey(spec.queue, spec.id))
+    if child is None:
+        if task._context.enqueue_middleware:
+            spec = await _revised(run, Enqueueing(task, spec, args, kwargs, "child"))
+        spec = check_spec(spec)  # before a note says that there is such a child
+        result = await _put(run, task, label, spec)
+        if result.full is not None:
+            raise queue_full(spec.queue.queue, result.full)
+    else:
+        result = PutResult(id=child.id, life=0, state=State.COMPLETED)
+    added = JobKey(spec.queue, result.id)
+    run.children.add(label, added, task._definition.returns)
+    if step is not None:
+        step.added(added)
+    return task._child(result, spec.id)
+
+
+async def _revised(run: Running, enqueueing: Enqueueing) -> JobSpec:
+    """The child as the enqueue middleware of its queue left it."""
+    if run.loop is None:  # a plain function in a child process: it has no event loop
+        return portal.run(enqueueing.revised())
+    return await enqueueing.revised()
+
+
+async def _put(run: Running, task: Task[..., Any], label: str, spec: JobSpec) -> PutResult:
+    """Store a child, and a note which child it is."""
+    child = JobKey(spec.queue, spec.id)
+    if isinstance(run, InChild):
+        note = not run.children.noted(label, child)
+        return await run.put_child(label, spec, task._context.url, note=note)
+    session = await task._context.session()
+    _check_same_store(run, task, session.store)
+    _, result = await asyncio.gather(_note(run, label, child), session.sender.put(spec))
+    if result.full is None and result.id != spec.id:
+        # Another job has the child's unique lock. Record which one: the lock may be free when the
+        # handler starts over.
+        await _note(run, label, JobKey(spec.queue, result.id))
+    return result
+
+
+def _check_same_store(run: Running, task: Task[..., Any], store: Store) -> None:
+    lease = run.lease
+    if task._context.qname.tenant != lease.queue.tenant or store.url != run.store.url:
+        raise InvalidJob(
+            f"{task!r} is in another store or tenant than job {lease.id} ({lease.name}): it "
+            "cannot be its child"
+        )
+
+
+async def _note(run: Running, label: str, child: JobKey) -> None:
+    if not run.children.noted(label, child):
+        parent = JobKey(run.lease.queue, run.lease.id)
+        await run.store.alter([child_note(parent, label, child)])
+
+
 T = TypeVar("T")
 
 

@@ -24,7 +24,7 @@ from typing import Any, Literal, NamedTuple, TypeVar, overload
 
 from jobq.api.task_handler import runs_async
 from jobq.client import portal
-from jobq.core.checks import shown
+from jobq.core.values.checks import shown
 from jobq.errors import ConfigError
 from jobq.executors.running import running
 

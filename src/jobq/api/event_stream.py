@@ -10,10 +10,10 @@ from typing import NamedTuple, Self
 
 from jobq.api import info
 from jobq.api.context import QueueContext
-from jobq.client.deadline import CHECK_AGAIN_S
-from jobq.core import checks
-from jobq.core.checks import shown
-from jobq.core.event_records import EventRecord
+from jobq.client.deadlines import CHECK_AGAIN_S
+from jobq.core.records.events import EventRecord
+from jobq.core.values import checks
+from jobq.core.values.checks import shown
 from jobq.errors import InvalidJob
 from jobq.operations.log import LogFollower
 

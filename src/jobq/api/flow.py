@@ -15,23 +15,22 @@ from typing import Any, ParamSpec, Self, TypeVar
 
 from msgspec.structs import replace
 
-from jobq.api.context import QueueContext
-from jobq.api.definition import Definition, Gathered
-from jobq.api.enqueue_middleware import Enqueueing
+from jobq.api.context import Definition, Gathered, QueueContext
+from jobq.api.enqueueing import Enqueueing
 from jobq.api.job import Job, SyncJob
 from jobq.api.task import Task
 from jobq.client import transaction
+from jobq.client.connection import CHUNK, batches
 from jobq.client.ids import new_id
 from jobq.client.portal import run
-from jobq.client.session import CHUNK, batches
 from jobq.client.transaction import AfterCommit
-from jobq.core import checks
-from jobq.core.bounds import queue_full
-from jobq.core.checks import shown
-from jobq.core.graph import check_flow
-from jobq.core.new_jobs import Checked
-from jobq.core.records import Edge, JobKey, JobSpec, PutResult, QueueName
-from jobq.engine.builtin import GATHER
+from jobq.core.records.jobs import Edge, JobKey, JobSpec, PutResult, QueueName
+from jobq.core.rules.flows import check_flow
+from jobq.core.rules.limits import queue_full
+from jobq.core.rules.new_jobs import Checked
+from jobq.core.values import checks
+from jobq.core.values.checks import shown
+from jobq.engine.handler import GATHER
 from jobq.errors import InvalidJob, QueueFull
 from jobq.stores.base import Store
 

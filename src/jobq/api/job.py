@@ -11,17 +11,11 @@ import msgspec
 
 from jobq import errors
 from jobq.api.blocking import Blocking, blocking
-from jobq.api.context import QueueContext
-from jobq.api.definition import Definition
+from jobq.api.context import Definition, QueueContext
 from jobq.api.info import Failure, JobInfo, plain
-from jobq.api.update import JobUpdate
 from jobq.client import following, waiting
 from jobq.client.portal import each, run
-from jobq.core import checks
-from jobq.core.bounds import queue_full
-from jobq.core.checks import Seconds
-from jobq.core.codec import get_codec
-from jobq.core.commands import (
+from jobq.core.records.commands import (
     AnyCommand,
     Cancel,
     Promote,
@@ -32,12 +26,41 @@ from jobq.core.commands import (
     SendSignal,
     Update,
 )
-from jobq.core.records import JobKey, JobRecord, PutResult
-from jobq.core.refs import Ref
-from jobq.core.states import State
+from jobq.core.records.jobs import JobKey, JobRecord, PutResult
+from jobq.core.records.states import State
+from jobq.core.rules.flows import Ref
+from jobq.core.rules.limits import queue_full
+from jobq.core.values import checks
+from jobq.core.values.checks import Seconds
+from jobq.core.values.codec import get_codec
 from jobq.errors import InvalidJob, JobCancelled, JobFailed
 from jobq.operations import jobs
 from jobq.operations.listing import no_such_job
+
+# JobUpdate: what `job.follow()` yields.
+
+
+class JobUpdate(msgspec.Struct, frozen=True, kw_only=True):
+    """A job as it was when something changed, and the lines it has logged since the last update."""
+
+    info: JobInfo
+    lines: tuple[str, ...] = ()
+
+    @property
+    def state(self) -> State:
+        """The job's state."""
+        return self.info.state
+
+    @property
+    def progress(self) -> Any:
+        """The last value that the handler passed to `current_job().progress(…)`; None if none."""
+        return self.info.progress
+
+    @property
+    def ended(self) -> bool:
+        """Whether the job has ended. No update follows this one."""
+        return self.info.state.ended
+
 
 R_co = TypeVar("R_co", covariant=True)
 

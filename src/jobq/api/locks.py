@@ -12,10 +12,11 @@ from jobq.api.blocking import Blocking, blocking
 from jobq.api.context import QueueContext, QueueMethods
 from jobq.api.info import JobInfo
 from jobq.api.task import Task
-from jobq.core import checks, unique
-from jobq.core.checks import shown
-from jobq.core.moments import moment_or_none
-from jobq.core.records import JobKey
+from jobq.core.records.jobs import JobKey
+from jobq.core.rules import locks
+from jobq.core.values import checks
+from jobq.core.values.checks import shown
+from jobq.core.values.people import moment_or_none
 from jobq.errors import InvalidJob
 
 
@@ -128,4 +129,4 @@ def _digest(task: Task[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
     for field in policy.fields:
         if field not in bound:
             raise InvalidJob(f"lock({task.name}): give {field}=, which is part of the lock")
-    return unique.lock(policy.fields, task.name, bound, task._context.codec)
+    return locks.unique_lock(policy.fields, task.name, bound, task._context.codec)

@@ -10,19 +10,15 @@ from typing import Any, Literal, ParamSpec, Self, TypeVar, Unpack, cast, overloa
 
 from jobq.api.batch import BatchDecorator
 from jobq.api.blocking import Blocking, blocking
-from jobq.api.bulk import NewJob, put_all, put_all_blocking
 from jobq.api.command import make_command
-from jobq.api.context import QueueContext
-from jobq.api.definition import Definition
-from jobq.api.enqueue_middleware import EnqueueMiddleware
+from jobq.api.context import Definition, QueueContext
+from jobq.api.enqueueing import EnqueueMiddleware, NewJob, put_all, put_all_blocking
 from jobq.api.event_stream import EventStream
 from jobq.api.flow import Flow, SyncFlow
 from jobq.api.info import Event, JobInfo
 from jobq.api.job import Job, SyncJob
-from jobq.api.limits import LimitMethods, declared_limits
 from jobq.api.locks import LockMethods, SyncJobLock
 from jobq.api.middleware import Middleware, check_middleware
-from jobq.api.operations import OperatorMethods
 from jobq.api.options import (
     NOTHING,
     JobOptions,
@@ -32,21 +28,21 @@ from jobq.api.options import (
     retention_data,
     task_defaults,
 )
+from jobq.api.queue_operations import LimitMethods, OperatorMethods, declared_limits
 from jobq.api.schedule import ScheduleMethods
 from jobq.api.selection import SyncSelection
-from jobq.api.task import AsyncTask, Call, PlainTask, SyncTask, Task
-from jobq.api.task_decorator import TaskDecorator, make_task
+from jobq.api.task import AsyncTask, Call, PlainTask, SyncTask, Task, TaskDecorator, make_task
 from jobq.api.task_handler import TaskHandler
 from jobq.api.tasks import Tasks
 from jobq.client.portal import pages, run
 from jobq.client.tenants import tenant_for
-from jobq.core import checks
-from jobq.core.checks import Seconds, shown
-from jobq.core.codec import Codec, codec_pair, get_codec
-from jobq.core.meta import check_event_names
 from jobq.core.policies import Bucket, Cron, Every, Permissions, Rate, Retention
-from jobq.core.queues import QueueConfig
-from jobq.core.states import State
+from jobq.core.records.queues import QueueConfig
+from jobq.core.records.states import State
+from jobq.core.values import checks
+from jobq.core.values.checks import Seconds, shown
+from jobq.core.values.codec import Codec, codec_pair, get_codec
+from jobq.core.values.meta import check_event_names
 from jobq.engine.handler import ExecutorName
 from jobq.errors import ConfigError, InvalidJob
 from jobq.operations.selecting import JobCriteria

@@ -14,17 +14,17 @@ from typing import Any, ParamSpec
 import msgspec
 
 from jobq.api.context import QueueMethods
-from jobq.api.enqueue_middleware import Enqueueing
+from jobq.api.enqueueing import Enqueueing
 from jobq.api.info import call_of
 from jobq.api.job import Job
 from jobq.api.task import Task
 from jobq.client.ids import new_id
-from jobq.core import cron
-from jobq.core.checks import shown
-from jobq.core.moments import moment, moment_or_none
-from jobq.core.new_jobs import check_schedule_id
 from jobq.core.policies import Cron, Every
-from jobq.core.queues import CatchUp, ScheduleRecord
+from jobq.core.records.queues import CatchUp, ScheduleRecord
+from jobq.core.rules import cron
+from jobq.core.rules.new_jobs import check_schedule_id
+from jobq.core.values.checks import shown
+from jobq.core.values.people import moment, moment_or_none
 from jobq.errors import ConfigError, InvalidJob
 from jobq.operations import schedules
 

@@ -9,8 +9,8 @@ import msgspec
 from jobq.api.blocking import Blocking, blocking
 from jobq.api.context import QueueContext
 from jobq.api.info import JobInfo
-from jobq.core import checks
-from jobq.core.states import State
+from jobq.core.records.states import State
+from jobq.core.values import checks
 from jobq.errors import InvalidJob
 from jobq.operations import bulk
 from jobq.operations.bulk import BulkProgress, OnProgress

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from functools import partial, update_wrapper
 from types import MappingProxyType
 from typing import (
     TYPE_CHECKING,
@@ -14,28 +15,39 @@ from typing import (
     TypeVar,
     Unpack,
     cast,
+    overload,
 )
 
 from msgspec.structs import replace
 
-from jobq.api.bulk import NewJob, put_all, put_all_blocking
-from jobq.api.context import QueueContext
-from jobq.api.definition import Definition
-from jobq.api.enqueue_middleware import Enqueueing
+from jobq.api.context import Definition, QueueContext
+from jobq.api.dependencies import injected
+from jobq.api.enqueueing import Enqueueing, NewJob, put_all, put_all_blocking
 from jobq.api.job import Job, SyncJob
-from jobq.api.options import NOTHING, JobOptions, Resolved
+from jobq.api.options import (
+    NOTHING,
+    JobOptions,
+    Resolved,
+    TaskOptions,
+    UpgradingDecoder,
+    check_aliases,
+    resolve_task,
+)
+from jobq.api.task_handler import TaskHandler, runs_async
 from jobq.client import transaction, waiting
 from jobq.client.ids import new_id
 from jobq.client.portal import run
-from jobq.core import checks
-from jobq.core.bounds import queue_full
-from jobq.core.checks import shown
-from jobq.core.new_jobs import check_schedule_id
 from jobq.core.policies import Cron, Every
-from jobq.core.queues import ScheduleSpec
-from jobq.core.records import Edge, JobKey, JobSpec, PutResult, QueueName
-from jobq.core.refs import extract_refs
-from jobq.core.unique import debounce_ms, unique_spec
+from jobq.core.records.jobs import Edge, JobKey, JobSpec, PutResult, QueueName
+from jobq.core.records.queues import ScheduleSpec
+from jobq.core.rules.flows import extract_refs
+from jobq.core.rules.limits import queue_full
+from jobq.core.rules.locks import debounce_ms, unique_spec
+from jobq.core.rules.new_jobs import check_schedule_id
+from jobq.core.values import checks
+from jobq.core.values.calls import ArgumentDecoder
+from jobq.core.values.checks import shown
+from jobq.core.values.codec import Codec
 from jobq.errors import ConfigError, InvalidJob, QueueFull
 from jobq.operations.schedules import template
 
@@ -424,3 +436,79 @@ class SyncTask(Generic[P, R]):
             except QueueFull as full:
                 raise queue_full(full.queue, full.max_waiting, accepted=jobs) from None
         return [SyncJob(job) for job in jobs]
+
+
+# `@queue.task`: makes a task of a function and registers it with its queue.
+
+
+class TaskDecorator:
+    """What `queue.task(**options)` returns."""
+
+    def __init__(self, context: QueueContext, options: TaskOptions) -> None:
+        self._context = context
+        self._options = options
+
+    @overload
+    def __call__(self, fn: Callable[P, Coroutine[Any, Any, R]], /) -> AsyncTask[P, R]: ...  # type: ignore[overload-overlap]
+    @overload
+    def __call__(self, fn: Callable[P, R], /) -> PlainTask[P, R]: ...
+    def __call__(self, fn: Callable[..., Any], /) -> Any:
+        """Make a task of the function and register it with the queue."""
+        return make_task(self._context, fn, self._options)
+
+
+def make_task(
+    context: QueueContext, fn: Callable[..., Any], options: TaskOptions
+) -> Task[..., Any]:
+    """Make a task of a function and register it with the queue under its name."""
+    if not callable(fn):
+        raise ConfigError(f"@queue.task: {shown(fn)} is not a function; options are given by name")
+    fn = injected(fn, str(options.get("name") or getattr(fn, "__name__", "task")))
+
+    def handler(name: str, codec: Codec, options: Mapping[str, Any]) -> TaskHandler:
+        return TaskHandler(name, fn, ArgumentDecoder(fn, name), codec, options)
+
+    return publish(
+        context, fn, options, AsyncTask if runs_async(fn) else PlainTask, Definition, handler
+    )
+
+
+def publish(
+    context: QueueContext,
+    fn: Callable[..., Any],
+    options: TaskOptions,
+    kind: type[Task[..., Any]],
+    define: Callable[[str, Callable[..., Any]], Definition],
+    make_handler: Callable[[str, Codec, Mapping[str, Any]], TaskHandler],
+) -> Task[..., Any]:
+    """Check the options, make the task and its handler, and register them with the queue."""
+    defaults = dict(context.task_defaults)
+    if "at" in options:
+        defaults.pop("delay", None)
+    resolved, of_worker = resolve_task({**defaults, **options})
+    given = of_worker.get("name")
+    name = checks.check_task_name(
+        getattr(fn, "__name__", None) if given is None else given, error=ConfigError
+    )
+    definition = define(name, fn)
+    assert definition.shape is not None
+    if resolved.key_parameter is not None:
+        definition.shape.check_parameter(resolved.key_parameter, "key")
+    if resolved.unique is not None:
+        for field in resolved.unique.fields:
+            definition.shape.check_parameter(field, "Unique field")
+    aliases = check_aliases(of_worker.get("aliases"), name)
+    handler = make_handler(name, context.codec, of_worker)
+    handler.max_payload = context.max_payload
+    task = kind(context, definition, resolved)
+    context.register(handler, None if handler.schedule is None else task._planned(handler.schedule))
+    if handler.schedule is not None and context.enqueue_middleware:
+        context.planners[name] = partial(task._planned_within, handler.schedule)
+    for alias, upgrade in aliases.items():
+        old = make_handler(alias, context.codec, of_worker)
+        old.max_payload = context.max_payload
+        if upgrade is not None:
+            old.decode_with(UpgradingDecoder(upgrade, alias, definition.shape))
+        context.register(old)
+    update_wrapper(cast("Any", task), fn, updated=())
+    return task

@@ -6,13 +6,13 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from jobq.core import checks
-from jobq.core.calls import ArgumentDecoder, undecoded
-from jobq.core.checks import shown
-from jobq.core.codec import Codec, NotHere, get_codec
 from jobq.core.policies import UNDECLARED, Cron, Every, Permissions, Retry
-from jobq.core.records import Lease
-from jobq.core.stalls import DEFAULT_MAX_STALLS
+from jobq.core.records.jobs import Lease
+from jobq.core.rules.outcomes import DEFAULT_MAX_STALLS
+from jobq.core.values import checks
+from jobq.core.values.calls import ArgumentDecoder, undecoded
+from jobq.core.values.checks import shown
+from jobq.core.values.codec import Codec, NotHere, get_codec
 from jobq.engine.handler import EXECUTORS, RESULT, BatchSize, ExecutorName, unstorable
 from jobq.errors import ConfigError, UnfitArguments
 

@@ -10,19 +10,18 @@ queue.include(billing.tasks)    # in shop/app.py
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from functools import update_wrapper
 from typing import Any, ParamSpec, TypeVar, Unpack, cast, overload
 
 from jobq.api.batch import BatchDecorator, BatchTask
-from jobq.api.context import QueueContext
-from jobq.api.definition import Definition
+from jobq.api.context import Definition, QueueContext
 from jobq.api.dependencies import injected
 from jobq.api.options import TaskOptions
-from jobq.api.task import AsyncTask, PlainTask, Task
-from jobq.api.task_decorator import make_task
+from jobq.api.task import AsyncTask, PlainTask, Task, make_task
 from jobq.api.task_handler import runs_async
-from jobq.core.checks import Seconds, check_task_name, shown
+from jobq.core.values.checks import Seconds, check_task_name, shown
+from jobq.engine.handler import Handler
 from jobq.errors import ConfigError
 
 P = ParamSpec("P")
@@ -127,3 +126,24 @@ def _unbound(kind: type[Any], fn: Callable[..., Any], options: TaskOptions) -> A
     task._definition = Definition(task.name, injected(fn, task.name))
     update_wrapper(task, fn, updated=())
     return task
+
+
+# The tasks of two Queue objects that stand for the same queue, as one mapping.
+
+
+class MergedTasks(Mapping[str, Handler]):
+    """The tasks of two Queue objects for the same queue. Tasks added later are found too; if both
+    have a task of the same name, the first one counts."""
+
+    def __init__(self, first: Mapping[str, Handler], second: Mapping[str, Handler]) -> None:
+        self._first = first
+        self._second = second
+
+    def __getitem__(self, name: str) -> Handler:
+        return self._first[name] if name in self._first else self._second[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter({**self._first, **self._second})
+
+    def __len__(self) -> int:
+        return len({*self._first, *self._second})

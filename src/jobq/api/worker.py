@@ -9,38 +9,284 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import logging
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
+import signal
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AsyncExitStack, suppress
 from types import TracebackType
-from typing import Self, cast
+from typing import NamedTuple, Protocol, Self, cast
 
-from jobq.api.child_processes import executor_settings
+import msgspec
+from msgspec.structs import replace
+
 from jobq.api.current import CurrentJob
+from jobq.api.info import JobRef
 from jobq.api.middleware import Middleware, WorkerMiddleware, check_middleware
 from jobq.api.queue import Queue
-from jobq.api.queue_order import QueueOrder
-from jobq.api.stopped import Stopped, stopped
-from jobq.api.store_patience import StorePatience
-from jobq.api.supervision import Supervision
-from jobq.api.worker_callbacks import Callbacks, MissedTime
-from jobq.api.worker_executors import WorkerExecutors
-from jobq.api.worker_orders import Orders
-from jobq.api.worker_stores import OpenedStore, WorkerStores
-from jobq.core.checks import Seconds, check_id, check_int, shown, to_ms
-from jobq.core.records import QueueName
-from jobq.core.workers import MAX_CONCURRENCY
-from jobq.engine.handler import Source
-from jobq.engine.identity import Identity, default_name
+from jobq.api.tasks import MergedTasks
+from jobq.api.worker_settings import (
+    Callbacks,
+    MissedTime,
+    QueueOrder,
+    WorkerExecutors,
+    executor_settings,
+)
+from jobq.core.records.jobs import Complete, Fail, QueueName, Release, RetryLater
+from jobq.core.records.queues import QueueConfig
+from jobq.core.records.workers import MAX_CONCURRENCY, WorkerRequest, asked_concurrency
+from jobq.core.rules.fleet import Pace
+from jobq.core.values.checks import Seconds, check_id, check_int, shown, to_ms
+from jobq.engine.handler import Handler, Source
+from jobq.engine.identity import Identity, WorkerSettings, default_name, take_name
+from jobq.engine.interrupts import signals_caught
 from jobq.engine.last_chance import LastChance
-from jobq.engine.service import Farewell
-from jobq.engine.settings import WorkerSettings
-from jobq.engine.signal_handlers import signals_caught
+from jobq.engine.pulse import ttl_ms
+from jobq.engine.run import Run
+from jobq.engine.scheduler import put_planned
+from jobq.engine.service import Farewell, Outage, wall_clock
 from jobq.engine.slots import Slots
 from jobq.engine.station import Station
 from jobq.errors import ConfigError, StoreUnavailable
 from jobq.executors.lifespan import Lifespan, LifespanFunction, check_lifespan
+from jobq.operations.workers import ORDERS
+from jobq.stores.base import Store
+
+# Stopped: what `Worker.stop()` returns.
+
+
+class Stopped(msgspec.Struct, frozen=True, kw_only=True):
+    """What happened to the jobs that a worker was running when it was asked to stop."""
+
+    completed: tuple[JobRef, ...] = ()
+    failed: tuple[JobRef, ...] = ()  # for good, or to be retried
+    # Unfinished. Another worker runs them, and this does not count as a failure.
+    released: tuple[JobRef, ...] = ()
+    # The store was unavailable. Another worker runs them when their leases have expired.
+    left: tuple[JobRef, ...] = ()
+
+
+_KINDS: dict[type, str] = {
+    Complete: "completed",
+    Fail: "failed",
+    RetryLater: "failed",
+    Release: "released",
+}
+
+
+def stopped(parting: Iterable[tuple[Sequence[Run], Iterable[Run]]]) -> Stopped:
+    """Sum up, for each store, the runs it settled since the stop began and the runs it did not."""
+    found: dict[str, list[JobRef]] = {"completed": [], "failed": [], "released": [], "left": []}
+    for settled, left in parting:
+        for run in settled:
+            # A run that the store refused has no outcome. One that snoozed or waits is not counted.
+            if (kind := _KINDS.get(type(run.outcome))) is not None:
+                found[kind].append(_job(run))
+        found["left"] += [_job(run) for run in left]
+    return Stopped(**{kind: tuple(jobs) for kind, jobs in found.items()})
+
+
+def _job(run: Run) -> JobRef:
+    return JobRef(queue=run.lease.queue.queue, id=run.lease.id)
+
+
+# How long a starting worker waits for a store that is unavailable.
+
+
+class StorePatience(Outage):
+    """When to try the store again, and when to give up. `seconds` None: never give up."""
+
+    def __init__(self, what: str, seconds: float | None) -> None:
+        # First retry after 0.1 s, later ones at most 2 s apart: a store that restarts is back soon.
+        super().__init__(what, base=0.1, cap=2.0)
+        self._until = None if seconds is None else time.monotonic() + seconds
+
+    def failed(self, error: BaseException) -> float:
+        """Seconds until the next try. Raises the error if the time is over."""
+        if self._until is None:
+            return super().failed(error)
+        left = self._until - time.monotonic()
+        if left <= 0:
+            raise error
+        return min(left, super().failed(error))
+
+
+# What a worker tells the supervisor of its process.
+
+
+class Supervision(Protocol):
+    """Called in the worker's event loop."""
+
+    def up(self) -> None:
+        """The stores are open and the worker claims jobs."""
+
+    def settled(self, jobs: int) -> None:
+        """The outcomes of this many jobs are stored."""
+
+    def shut_down(self) -> None:
+        """An operator has asked the worker to stop."""
+
+
+# The stores of a worker: opens them, declares their queues and takes the worker's name in each.
+
+
+class OpenedStore(NamedTuple):
+    """A store handle, the queue that opened it, and the tasks of all its queues."""
+
+    store: Store
+    source: Source
+    tasks: dict[QueueName, Mapping[str, Handler]]
+
+
+class WorkerStores:
+    """Keeps the store handles of these queues open until `aclose`."""
+
+    def __init__(self, queues: Sequence[Source], identity: Identity) -> None:
+        self._queues = queues
+        self._identity = identity
+        self._handles = AsyncExitStack()
+        self._named: list[Store] = []  # the worker's name is taken there
+
+    async def open(self, settings: WorkerSettings, *, paused: bool) -> list[OpenedStore]:
+        """Open the stores, declare the queues and take the worker's name. ConfigError if a queue's
+        stored declaration conflicts."""
+        opened: list[OpenedStore] = []
+        for queue in self._queues:
+            store = await self._handles.enter_async_context(queue.opened())
+            # Declare max_stalls even if the queue declares nothing: a task that has gone back to
+            # the default must not keep its old number.
+            declared = queue.config or QueueConfig()
+            of_tasks = {task.name: task.max_stalls for task in queue.tasks.values()}
+            await store.declare(queue.qname, replace(declared, max_stalls=of_tasks))
+            await put_planned(store, await queue.plans(), (queue.clock or wall_clock)())
+            tasks = next((each.tasks for each in opened if each.store is store), None)
+            if tasks is None:
+                tasks = {}
+                opened.append(OpenedStore(store, queue, tasks))
+            # Two Queue objects may stand for one queue, each with its own tasks.
+            known = tasks.get(queue.qname)
+            tasks[queue.qname] = queue.tasks if known is None else MergedTasks(known, queue.tasks)
+        self._named.clear()  # from an earlier attempt
+        for store, _, tasks in opened:
+            record = self._identity.record(tuple(tasks), settings.concurrency, paused=paused)
+            await take_name(store, record, ttl_ms=ttl_ms(settings, Pace()))
+            self._named.append(store)
+        return opened
+
+    async def sign_off(self, timeout_s: float) -> None:
+        """Free the worker's name in all stores, because the worker did not start."""
+        for store in self._named:
+            with suppress(Exception):  # the name also expires by itself
+                async with asyncio.timeout(timeout_s):
+                    await store.retire(self._identity.name, incarnation=self._identity.incarnation)
+
+    async def aclose(self) -> None:
+        """Close the handles. They can be opened again."""
+        await self._handles.aclose()
+
+
+# What a running worker is told to do: by signals, its supervisor, operators, and its own failures.
+#
+# Almost all of it ends with a stop. The worker knows how to stop; this knows when, and how soon.
 
 log = logging.getLogger("jobq")
+
+
+class Orders:
+    """The orders to one worker."""
+
+    def __init__(self, worker: Worker) -> None:
+        self._worker = worker
+        self._signalled = False
+        self._by_supervisor = False  # the supervisor has ordered the stop
+        self.serving = False
+        """Whether the program does nothing but wait for the worker (`Worker.run`)."""
+
+    # ── from outside ──
+
+    def signalled(self, number: signal.Signals) -> None:
+        """A signal: finish running jobs and stop. The second one releases them."""
+        worker = self._worker
+        # A second signal may come before the first one's stop has begun.
+        again = self._signalled or (worker._ending is not None and not self._by_supervisor)
+        self._signalled = True
+        if again:
+            log.info("worker %s: %s, releasing running jobs", worker.name, number.name)
+        else:
+            log.info(
+                "worker %s: %s, finishing running jobs (up to %g s); "
+                "send it again to release them now",
+                worker.name,
+                number.name,
+                worker.settings.drain_ms / 1000,
+            )
+        self._stop_soon(drain=0 if again else None)
+
+    def supervised(self, *, release: bool) -> None:
+        """Stop as the supervisor says. Repeating an order changes nothing.
+
+        A service manager may also send its SIGTERM to every process. The first signal is then not
+        the second one after the order, so it must not release the jobs.
+        """
+        self._by_supervisor = True
+        self._stop_soon(drain=0 if release else None)
+
+    def requested(self, request: WorkerRequest) -> None:
+        """An operator's request, as of `jq-ctl worker drain`."""
+        worker = self._worker
+        if (concurrency := asked_concurrency(request)) is not None:
+            worker.concurrency = concurrency
+            log.info("worker %s was asked to run up to %d jobs at once", worker.name, concurrency)
+            return
+        if request not in ORDERS:  # of a newer jq-ctl
+            log.warning("worker %s ignores the unknown request %s", worker.name, shown(request))
+            return
+        log.info("worker %s was asked to %s", worker.name, ORDERS[request])
+        if request in ("drain", "resume"):
+            worker._set_draining(request == "drain")
+        else:
+            if worker._supervision is not None:
+                worker._supervision.shut_down()
+            self._stop_soon(drain=None if request == "shutdown" else 0)
+
+    # ── from the worker itself ──
+
+    def interrupted(self) -> None:
+        """Stop as on a signal, because a handler raised KeyboardInterrupt. Its job is released."""
+        worker = self._worker
+        for station in worker._stations:
+            station.drain()  # at once, or the next exchange would claim the released job
+        if self._signalled or worker._ending is not None:
+            return
+        self.signalled(signal.SIGINT)
+        if not self.serving:  # the program runs its own code beside the worker: interrupt that too
+            self._stopping.add_done_callback(_interrupt)
+
+    def failed(self) -> None:
+        """Release running jobs and stop, because a loop of the worker has failed."""
+        self._stop_soon(drain=0)
+
+    def lifespan_broke(self) -> None:
+        """The same, because the lifespan ended by itself."""
+        log.critical("worker %s stops: its lifespan ended by itself", self._worker.name)
+        self.failed()
+
+    def displaced(self) -> None:
+        """Stop, because another worker took this worker's name while it sent no heartbeats."""
+        if self._worker._ending is None:
+            log.error(
+                "worker %s stops: another worker took its name while it sent no heartbeats",
+                self._worker.name,
+            )
+            self._stop_soon(drain=None)
+
+    def _stop_soon(self, drain: Seconds | None) -> None:
+        task = asyncio.get_running_loop().create_task(self._worker.stop(drain=drain))
+        self._stopping = task  # keep a reference, or the task might be garbage-collected
+
+
+def _interrupt(_: asyncio.Task[Stopped]) -> None:
+    raise KeyboardInterrupt
+
 
 _CLOSE_S = 1.0
 """Seconds that closing the handles of a stopped worker may take. It goes on in the background."""

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import importlib
 import os
 import pkgutil
 import re
 import sys
 import traceback
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from types import ModuleType
 from typing import Any
 
 from jobq.api.queue import Queue
-from jobq.core.checks import did_you_mean
-from jobq.core.redact import redacted_url
+from jobq.core.values.checks import did_you_mean
+from jobq.core.values.printable import redacted_url
 from jobq.errors import ConfigError
 
 _NOT_IMPORTED = re.compile(r"__main__|tests?|test_.*|.*_test|conftest|migrations")
@@ -169,3 +170,18 @@ def _line_of(error: BaseException) -> str:
         if "importlib" not in f.filename and f.filename != __file__
     ]
     return f" ({frames[-1].filename}, line {frames[-1].lineno})" if frames else ""
+
+
+# The event loop of jq-worker and jq-server.
+
+
+def run_in_loop(work: Coroutine[Any, Any, None]) -> None:
+    """Run the coroutine on uvloop if it is installed, otherwise on asyncio's event loop."""
+    try:
+        import uvloop
+    except ImportError:
+        run: Callable[[Coroutine[Any, Any, None]], None] = asyncio.run
+    else:
+        run = uvloop.run
+    # Not inside the `except`: the ImportError would be the context of every error in a handler.
+    run(work)

@@ -19,14 +19,14 @@ import msgspec
 
 from jobq.api.queue import Queue
 from jobq.cli.address import WrongAddress
-from jobq.client.patient import patient, within
-from jobq.client.store_handles import handle, release
+from jobq.client.connection import release_handle, shared_handle
+from jobq.client.deadlines import patient, within
 from jobq.client.tenants import check_own, granted_tenant, learn_tenant, tenant_for
-from jobq.core import checks
-from jobq.core.commands import Altered, AnyCommand
-from jobq.core.queues import QueueRecord
-from jobq.core.records import JobRecord, QueueName
-from jobq.core.redact import redacted_url
+from jobq.core.records.commands import Altered, AnyCommand
+from jobq.core.records.jobs import JobRecord, QueueName
+from jobq.core.records.queues import QueueRecord
+from jobq.core.values import checks
+from jobq.core.values.printable import redacted_url
 from jobq.errors import ConfigError, JobNotFound
 from jobq.operations import listing
 from jobq.stores import open_store
@@ -40,7 +40,7 @@ class Backend:
 
     store: Store
     """Each of its calls may take `timeout` seconds."""
-    handle: Store
+    shared_handle: Store
     """The same without a limit."""
 
     def __init__(self, url: str, *, tenant: str | None = None, timeout: float = 10.0) -> None:
@@ -60,7 +60,7 @@ class Backend:
             _must_exist(self.url)
         async with self._stack:
             store = await self.within(_connected(self.url))
-            self._stack.push_async_callback(release, store)
+            self._stack.push_async_callback(release_handle, store)
             learn_tenant(self.url, store)
             check_own(store, self.tenant)
             self.handle = store
@@ -148,7 +148,7 @@ def _user() -> str:
 
 async def _connected(url: str) -> Store:
     try:
-        return await handle(url)
+        return await shared_handle(url)
     except ConfigError as e:
         raise WrongAddress(str(e)) from e
 

@@ -24,8 +24,7 @@ from jobq.cli.address import (
     use_token_file,
 )
 from jobq.console.discreet import Discreet, DiscreetGroup, safe_message
-from jobq.core.durations import parse_duration
-from jobq.core.sizes import parse_size
+from jobq.core.values.people import parse_duration, parse_size
 from jobq.errors import ConfigError, InvalidJob, JobqError
 
 P = ParamSpec("P")
@@ -224,14 +223,14 @@ class Noun(_Helped, DiscreetGroup):
 class Root(Noun):
     """jq-ctl itself. Only the root reads options from the environment.
 
-    `nouns` names its commands: what each does, and the modules that define it. The first module has
-    the command under its name, and the others add to it. They are imported when the command is
-    used, so `jq-ctl --help` and the completion of a noun import none."""
+    `nouns` names its commands: what each does, and the module that defines it under that name. It
+    is imported when the command is used, so `jq-ctl --help` and the completion of a noun import
+    none."""
 
     is_root = True
 
     def __init__(
-        self, *args: Any, nouns: Mapping[str, tuple[str, ...]] | None = None, **attrs: Any
+        self, *args: Any, nouns: Mapping[str, tuple[str, str]] | None = None, **attrs: Any
     ) -> None:
         super().__init__(*args, **attrs)
         self.nouns = nouns or {}
@@ -243,15 +242,14 @@ class Root(Noun):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Import a command."""
         if cmd_name in self.nouns and cmd_name not in self.commands:
-            _, *names = self.nouns[cmd_name]
-            module, *_ = [import_module(name) for name in names]
-            self.add_command(getattr(module, cmd_name))
+            _, module = self.nouns[cmd_name]
+            self.add_command(getattr(import_module(module), cmd_name))
         return super().get_command(ctx, cmd_name)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write what each command does."""
         with formatter.section("Commands"):
-            formatter.write_dl([(name, does) for name, (does, *_) in self.nouns.items()])
+            formatter.write_dl([(name, does) for name, (does, _) in self.nouns.items()])
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         """The commands and options that begin like this."""
@@ -260,7 +258,7 @@ class Root(Noun):
         return [
             *(
                 CompletionItem(name, help=does)
-                for name, (does, *_) in self.nouns.items()
+                for name, (does, _) in self.nouns.items()
                 if name.startswith(incomplete)
             ),
             *click.Command.shell_complete(self, ctx, incomplete),

@@ -15,17 +15,15 @@ import click
 from jobq.api.queue import Queue
 from jobq.api.worker import Worker
 from jobq.cli.options import Size
-from jobq.cli.probes import ProbeOptions, check_prometheus, supervisor_probes
-from jobq.cli.shared_metrics import SharedMetrics
-from jobq.core.checks import check_id
+from jobq.cli.probes import ProbeOptions, SharedMetrics, check_prometheus, supervisor_probes
+from jobq.core.values.checks import check_id
 from jobq.engine.identity import default_name
 from jobq.errors import ConfigError
 from jobq.executors.cpus import usable_cpus
 from jobq.supervisor.changes import changed_files, check_reload
-from jobq.supervisor.child import Supervised
-from jobq.supervisor.recycling import Recycling
+from jobq.supervisor.child import Recycling, Supervised
+from jobq.supervisor.process import Order, Report
 from jobq.supervisor.supervisor import Supervisor
-from jobq.supervisor.wire import Order, Report
 
 log = logging.getLogger("jobq.worker")
 

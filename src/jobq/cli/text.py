@@ -8,8 +8,8 @@ from datetime import UTC, datetime
 
 from rich.text import Text
 
-from jobq.core import durations
-from jobq.core.states import State
+from jobq.core.records.states import State
+from jobq.core.values import people
 
 STATE_STYLES: dict[State, str] = {
     State.DELAYED: "blue",
@@ -38,7 +38,7 @@ def clean_lines(value: str) -> str:
 
 def duration(ms: float | None) -> str:
     """A rounded duration in at most two units: `340ms`, `12s`, `4m05s`, `3h12m`, `5d`."""
-    return "-" if ms is None else durations.shown(ms)
+    return "-" if ms is None else people.duration_text(ms)
 
 
 def relative(at_ms: int | None, now_ms: int) -> str:

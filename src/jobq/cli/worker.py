@@ -15,21 +15,102 @@ from jobq.api.command import allow_commands
 from jobq.api.queue import Queue
 from jobq.api.worker import Worker
 from jobq.cli.address import Address, overridden, server_options, use_token_file
-from jobq.cli.app import chosen, load, load_function, parse_weights
-from jobq.cli.event_loop import run_in_loop
-from jobq.cli.executors import executor_options
+from jobq.cli.app import chosen, load, load_function, parse_weights, run_in_loop
 from jobq.cli.options import DURATION, FAILED, USAGE, fail
 from jobq.cli.probes import ProbeOptions, check_prometheus, probe_options, worker_probes
-from jobq.cli.sandbox import check_sandbox_option
-from jobq.cli.server_file import is_server_config, worker_options
+from jobq.cli.server import is_server_config, worker_options
 from jobq.cli.supervise import Link, check_shared, supervise, supervision_options
 from jobq.console import logs
 from jobq.console.discreet import Discreet
 from jobq.console.yaml_file import read_yaml
 from jobq.core.version import __version__
 from jobq.errors import ConfigError, InvalidJob, JobqError
+from jobq.executors import sandbox
 from jobq.logs import install as install_job_filter
 from jobq.supervisor.child import Supervised
+
+# Options of jq-worker about where handlers run.
+
+_OPTIONS = (
+    click.option(
+        "--grace",
+        type=DURATION,
+        metavar="TIME",
+        default="5s",
+        show_default=True,
+        help="How long a job may take to stop after its timeout or a cancel, before its process is "
+        "killed. A task may have its own.",
+    ),
+    click.option(
+        "--pool",
+        type=click.IntRange(min=1),
+        metavar="N",
+        help='Child processes for tasks with executor="process". Default: one per core.',
+    ),
+    click.option(
+        "--pool-max-jobs",
+        type=click.IntRange(min=1),
+        metavar="N",
+        help="Replace a child process after N jobs. 1: a new process for each job.",
+    ),
+    click.option(
+        "--pool-max-memory",
+        metavar="SIZE",
+        help="Replace a child process that uses more memory after a job, e.g. 512M.",
+    ),
+    click.option(
+        "--allow-command",
+        metavar="PROGRAM",
+        multiple=True,
+        help="Allow jobs of the task jobq.command to run this program with arguments of their own. "
+        "Repeat for several programs. Default: none.",
+    ),
+)
+
+
+def executor_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options to a command."""
+    for option in reversed(_OPTIONS):
+        command = option(command)
+    return command
+
+
+# `jq-worker --check-sandbox`: which permissions this machine can enforce.
+
+
+def _print_features(ctx: click.Context, param: click.Parameter, asked: bool) -> None:
+    if not asked or ctx.resilient_parsing:
+        return
+    found = sandbox.features()
+    wide = max(len(feature.permission) for feature in found)
+    click.echo(f"{sandbox.machine()}\n")
+    for feature in found:
+        answer = "no " if feature.missing else "yes"
+        click.echo(f"{answer}  {feature.permission:<{wide}}  needs {feature.needs}")
+        if feature.missing:
+            click.echo(f"     {'':<{wide}}  {feature.missing}")
+    if any(feature.missing for feature in found):
+        click.echo(
+            "\nA worker refuses to start a task whose permissions it cannot enforce. With "
+            '`enforce="best-effort"` it starts the task and logs what is missing.'
+        )
+        ctx.exit(FAILED)
+    click.echo("\nThis machine enforces all permissions.")
+    ctx.exit()
+
+
+check_sandbox_option = click.option(
+    "--check-sandbox",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    allow_from_autoenv=False,
+    callback=_print_features,
+    help="Show which permissions of tasks this machine can enforce, and exit. "
+    "The exit code is 1 if something is missing.",
+)
+"""An option that needs no app: it prints and exits before the others are read."""
+
 
 log = logging.getLogger("jobq.worker")
 

@@ -1,19 +1,184 @@
-"""A queue's connection: the sessions through which it uses its store, one per event loop."""
+"""A queue's connection: sessions with its store, one per event loop, over shared store handles."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+import os
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import TypeVar
 
-from jobq.client.deadline import Deadlines
-from jobq.client.session import Session, close_session, open_session
+from jobq.client.deadlines import Deadlines
+from jobq.client.reader import Reader
+from jobq.client.sender import Sender
 from jobq.client.tenants import check_own, learn_tenant
-from jobq.core.queues import QueueConfig
-from jobq.core.records import QueueName
-from jobq.errors import ConfigError
+from jobq.core.records.jobs import QueueName
+from jobq.core.records.queues import QueueConfig
+from jobq.errors import ConfigError, StoreUnavailable
 from jobq.stores import open_store
-from jobq.stores.base import Clock, Store
+from jobq.stores.base import Clock, Store, pipeline_of
+
+# Shared store handles: one per URL, event loop and process. Its last user closes it.
+#
+# A handle belongs to the event loop that opened it and does not survive a fork, so both are part of
+# its key.
+
+_Key = tuple[str, int, int, Clock | None]
+
+
+@dataclass(eq=False)
+class _Entry:
+    """A handle and how many use it. `ready` is done when `migrate` has returned or failed."""
+
+    key: _Key
+    loop: asyncio.AbstractEventLoop
+    store: Store
+    ready: asyncio.Future[None]
+    users: int = field(default=0)
+
+
+_entries: dict[_Key, _Entry] = {}
+
+
+async def shared_handle(url: str, clock: Clock | None = None) -> Store:
+    """A connected handle on the store at `url` for the running event loop. Call `release` once for
+    each call."""
+    loop = asyncio.get_running_loop()
+    key = (url, id(loop), os.getpid(), clock)
+    entry = _entries.get(key)
+    if entry is None or entry.loop is not loop:
+        _forget_handles()
+        entry = _entries[key] = _Entry(
+            key, loop, open_store(url, clock=clock), loop.create_future()
+        )
+        entry.users = 1
+        return await _open(entry)
+    entry.users += 1
+    try:
+        await asyncio.shield(entry.ready)
+    except BaseException:
+        await _leave(entry)
+        raise
+    return entry.store
+
+
+async def release_handle(store: Store) -> None:
+    """Stop using a handle. The last user closes it. Stores that `handle` did not open are
+    ignored."""
+    loop = asyncio.get_running_loop()
+    for entry in list(_entries.values()):  # a copy: other threads open and close handles too
+        if entry.store is store and entry.loop is loop:
+            await _leave(entry)
+            return
+
+
+async def _open(entry: _Entry) -> Store:
+    try:
+        await entry.store.migrate()
+    except BaseException as error:
+        _drop(entry)
+        entry.ready.set_exception(
+            error
+            if isinstance(error, Exception)
+            else StoreUnavailable(f"opening {entry.store.url} was cancelled")
+        )
+        entry.ready.exception()  # mark it as retrieved: there may be no waiter to raise it
+        await entry.store.aclose()
+        raise
+    entry.ready.set_result(None)
+    return entry.store
+
+
+async def _leave(entry: _Entry) -> None:
+    entry.users -= 1
+    if entry.users <= 0 and _entries.get(entry.key) is entry:
+        _drop(entry)
+        await entry.store.aclose()
+
+
+def _drop(entry: _Entry) -> None:
+    if _entries.get(entry.key) is entry:
+        del _entries[entry.key]
+
+
+def _forget_handles() -> None:
+    """Drop the handles of event loops that ended without releasing them: their id() may be
+    reused."""
+    for entry in [
+        e for e in list(_entries.values()) if e.loop.is_closed() or e.key[2] != os.getpid()
+    ]:
+        _drop(entry)
+
+
+# A session: a store handle in one event loop, with its sender and its reader.
+#
+# Queues with the same URL share one session per event loop, so their puts and reads share batches.
+
+T = TypeVar("T")
+
+CHUNK = 1000
+"""Jobs per store call when many are stored or changed: enough that the cost of a call does not
+matter, few enough that other writers do not wait long."""
+
+
+def batches(items: Iterable[T], size: int) -> Iterator[list[T]]:
+    """The items in lists of `size`. An iterator is read only as far as needed."""
+    iterator = iter(items)
+    while batch := list(islice(iterator, size)):
+        yield batch
+
+
+class Session:
+    """A store handle of the running event loop. `users` counts the queues that have it open."""
+
+    __slots__ = ("loop", "pipeline", "reader", "sender", "store", "users")
+
+    def __init__(self, store: Store) -> None:
+        self.loop = asyncio.get_running_loop()
+        self.store = store
+        self.pipeline = pipeline_of(store)
+        self.sender = Sender(store)
+        self.reader = Reader(store)
+        self.users = 0
+
+
+_sessions: dict[int, Session] = {}  # by id() of the store, which the session keeps alive
+
+
+async def open_session(url: str, clock: Clock | None = None) -> Session:
+    """The session with the store at `url` in the running event loop. Call `close_session` once for
+    each call."""
+    store = await shared_handle(url, clock)
+    session = _sessions.get(id(store))
+    if session is None:
+        _forget_closed_loops()
+        session = _sessions[id(store)] = Session(store)
+    session.users += 1
+    return session
+
+
+async def close_session(session: Session) -> None:
+    """Stop using a session. The last user closes its store."""
+    session.users -= 1
+    if session.users == 0:
+        _sessions.pop(id(session.store), None)
+    await release_handle(session.store)
+
+
+async def close_sessions_here() -> None:
+    """Close all sessions of the running event loop, which is about to end."""
+    loop = asyncio.get_running_loop()
+    for session in list(_sessions.values()):
+        while session.loop is loop and session.users:
+            await close_session(session)
+
+
+def _forget_closed_loops() -> None:
+    for key, session in list(_sessions.items()):  # a copy: other threads change it too
+        if session.loop.is_closed():
+            _sessions.pop(key, None)
 
 
 class Connection:

@@ -9,7 +9,7 @@ import os
 import threading
 import time
 
-from jobq.core.ids import CHANCE_BITS, IdMaker
+from jobq.core.values.ids import CHANCE_BITS, IdMaker
 
 
 class _PerThread(threading.local):

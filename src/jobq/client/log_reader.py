@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import Self
 
-from jobq.core.event_log import before
-from jobq.core.event_records import EventPage, EventRecord
-from jobq.core.records import Filter, JobKey, JobRecord, Page, QueueName
-from jobq.core.states import State
+from jobq.core.records.event_log import before
+from jobq.core.records.events import EventPage, EventRecord
+from jobq.core.records.jobs import Filter, JobKey, JobRecord, Page, QueueName
+from jobq.core.records.states import State
 from jobq.stores import open_store
 
 BEGINNING = "0"

@@ -14,7 +14,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, 
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
-from jobq.client.session import close_sessions_here
+from jobq.client.connection import close_sessions_here
 
 T = TypeVar("T")
 

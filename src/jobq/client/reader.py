@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
-from jobq.client.raising import fail_each
-from jobq.core.records import JobKey, JobRecord
+from jobq.client.sender import fail_each
+from jobq.core.records.jobs import JobKey, JobRecord
 from jobq.stores.base import Store
 
 

@@ -8,24 +8,46 @@ A store that works in parallel to this process (`Pipelined.lanes`) gets many cal
 puts. The callers of the first half continue while the store works on the second. The order of the
 jobs is that of a single put.
 
-A job is checked before it joins a batch (core/new_jobs.py). So a mistake of one caller fails no
-other one.
+A job is checked before it joins a batch (core/rules/new_jobs.py). So a mistake of one caller fails
+no other one.
 """
 
 from __future__ import annotations
 
 import asyncio
+import copy
 import weakref
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 import msgspec
 
-from jobq.client.raising import fail_each
-from jobq.core.new_jobs import Checked, check_specs
-from jobq.core.records import JobSpec, PutResult
+from jobq.core.records.jobs import JobSpec, PutResult
+from jobq.core.rules.new_jobs import Checked, check_specs
 from jobq.errors import JobqError, StoreUnavailable
 from jobq.stores.base import Store, pipeline_of
+
+# Raises one error in several callers.
+
+
+def fail_each(futures: Iterable[asyncio.Future[Any]], error: Exception) -> None:
+    """Raise the error in each caller that still waits.
+
+    Each gets a copy: a shared exception would collect all their tracebacks."""
+    for future in futures:
+        if not future.done():
+            future.set_exception(_copied(error))
+
+
+def _copied(error: Exception) -> Exception:
+    try:
+        copied = copy.copy(error)
+    except Exception:  # a store's own error may need more arguments than it has kept
+        return error
+    copied.__cause__ = error.__cause__
+    return copied.with_traceback(error.__traceback__)
+
 
 MAX_BATCH = 1000
 """Jobs per put: enough that the cost of a call does not matter, few enough that other writers do

@@ -6,11 +6,11 @@ import asyncio
 import os
 from concurrent.futures import ThreadPoolExecutor
 
-from jobq.core.checks import shown
+from jobq.core.values.checks import shown
 from jobq.errors import ConfigError
 from jobq.stores import open_store
 from jobq.stores.base import Store
-from jobq.stores.base.token import claimed_tenant, token
+from jobq.stores.base.urls import claimed_tenant, token
 
 DEFAULT_TENANT = "default"
 

@@ -10,10 +10,10 @@ from contextvars import ContextVar, Token
 from types import TracebackType
 from typing import Self
 
+from jobq.client.connection import Session
 from jobq.client.portal import run
-from jobq.client.session import Session
-from jobq.core.new_jobs import check_specs
-from jobq.core.records import JobSpec, PutResult
+from jobq.core.records.jobs import JobSpec, PutResult
+from jobq.core.rules.new_jobs import check_specs
 from jobq.errors import ConfigError
 from jobq.stores.base import (
     CallerTransaction,

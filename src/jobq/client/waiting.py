@@ -13,11 +13,11 @@ import random
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager, suppress
 
-from jobq.client.deadline import Deadline
-from jobq.client.session import Session
-from jobq.core.bounds import queue_full
-from jobq.core.records import JobKey, JobRecord, JobSpec, PutResult, Signal, Topic
-from jobq.core.unknown import sentence
+from jobq.client.connection import Session
+from jobq.client.deadlines import Deadline
+from jobq.core.records.jobs import JobKey, JobRecord, JobSpec, PutResult, Signal, Topic
+from jobq.core.rules.limits import queue_full
+from jobq.core.rules.unknown import sentence
 from jobq.errors import JobNotFound, JobqError, QueueClosed, StoreUnavailable, WaitTimeout
 
 log = logging.getLogger("jobq")

@@ -8,8 +8,7 @@ from typing import Any
 
 import click
 
-from jobq.core.printable import one_line
-from jobq.core.redact import redacted
+from jobq.core.values.printable import one_line, redacted
 
 
 def safe_message(message: object) -> str:

@@ -20,9 +20,8 @@ from typing import Any, Literal, TextIO
 
 import msgspec
 
-from jobq.core.checks import shown
-from jobq.core.printable import json_text, lines, one_line
-from jobq.core.redact import redacted
+from jobq.core.values.checks import shown
+from jobq.core.values.printable import json_text, lines, one_line, redacted
 
 LogFormat = Literal["text", "json"]
 FORMATS: tuple[LogFormat, ...] = ("text", "json")

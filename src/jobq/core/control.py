@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from jobq.core.checks import Seconds, to_ms
-from jobq.core.records import Edge
+from jobq.core.records.jobs import Edge
+from jobq.core.values.checks import Seconds, to_ms
 
 
 class RetryAfter(Exception):

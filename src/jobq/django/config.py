@@ -17,7 +17,7 @@ from urllib.parse import quote, urlencode
 from django.conf import settings
 from django.db import DEFAULT_DB_ALIAS, connections
 
-from jobq.core.checks import did_you_mean, shown
+from jobq.core.values.checks import did_you_mean, shown
 from jobq.errors import ConfigError
 
 Enqueue = Literal["after_commit", "in_transaction", "at_once"]

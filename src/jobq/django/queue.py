@@ -8,8 +8,7 @@ from weakref import WeakSet
 from jobq.api.queue import Queue as PlainQueue
 from jobq.client.transaction import Surrounding
 from jobq.django.config import Config, Enqueue, check_enqueue, config, database_url
-from jobq.django.connections import with_connections
-from jobq.django.transactions import surrounding
+from jobq.django.connections import surrounding, with_connections
 
 __all__ = ["Enqueue", "Queue", "queues"]
 

@@ -11,14 +11,13 @@ from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
-from jobq.core.decide import Crashed, End, Released, TimedOut
-from jobq.core.records import AnyOutcome, Complete
-from jobq.engine.around import Around, Passed
-from jobq.engine.handler import Handler
+from jobq.core.records.jobs import AnyOutcome, Complete
+from jobq.core.rules.decide import Crashed, End, Released, TimedOut
+from jobq.engine.handler import Around, Handler, Passed
 from jobq.engine.journal import Journal
 from jobq.engine.run import Run
 from jobq.executors import ApartExecutor
-from jobq.executors.ends import Died, Ended, Interrupted
+from jobq.executors.exits import Died, Ended, Interrupted
 from jobq.executors.running import running
 
 if TYPE_CHECKING:

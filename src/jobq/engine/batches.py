@@ -12,8 +12,8 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from jobq.core.decide import Raised, Released
-from jobq.core.records import AnyOutcome, Complete
+from jobq.core.records.jobs import AnyOutcome, Complete
+from jobq.core.rules.decide import Raised, Released
 from jobq.engine.child_tasks import in_batch
 from jobq.engine.handler import Handler
 from jobq.engine.run import Run

@@ -10,8 +10,8 @@ import logging
 import secrets
 from collections.abc import Sequence
 
-from jobq.core.failures import describe, fingerprint
-from jobq.core.records import Claim, Fail, Failure, Settled
+from jobq.core.records.failures import describe, fingerprint
+from jobq.core.records.jobs import Claim, Fail, Failure, Settled
 from jobq.engine.run import Run
 from jobq.engine.service import NOT_NOW, Outage
 from jobq.stores.base import Store

@@ -16,15 +16,14 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 
-from jobq.core.pace import Pace
-from jobq.core.records import Claim, Lease, LeaseRef, QueueName, Settled
-from jobq.core.turns import in_turns
+from jobq.core.records.jobs import Claim, Lease, LeaseRef, QueueName, Settled
+from jobq.core.rules.fleet import Pace, in_turns
 from jobq.engine.exchange import Exchange
+from jobq.engine.identity import WorkerSettings
 from jobq.engine.last_chance import LastChance
 from jobq.engine.run import Run, lost
 from jobq.engine.runner import Runner
 from jobq.engine.service import Outage
-from jobq.engine.settings import WorkerSettings
 from jobq.engine.slots import Bell, Slots
 from jobq.stores.base import Store, pipeline_of
 

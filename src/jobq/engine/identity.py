@@ -1,4 +1,4 @@
-"""The identity of a worker: its name, and an incarnation that is different for each process."""
+"""The identity of a worker: its name and incarnation; and its intervals and timeouts."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ import secrets
 import socket
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from jobq.core.records import QueueName
-from jobq.core.workers import WorkerRecord
-from jobq.engine.clock import wall_clock
+from jobq.core.records.jobs import QueueName
+from jobq.core.records.workers import WorkerRecord
+from jobq.engine.service import wall_clock
 from jobq.errors import ConfigError
 from jobq.stores.base import Store
 
@@ -113,3 +114,35 @@ async def take_name(store: Store, record: WorkerRecord, *, ttl_ms: int) -> None:
             "one first. The name of a dead worker is free after three missed heartbeats"
         )
     await store.beat(record, ttl_ms=ttl_ms, displace=True)
+
+
+# The intervals and timeouts that a worker uses. Users set some of them with `Worker(…)`.
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkerSettings:
+    """Times are in milliseconds.
+
+    In a large fleet `poll_ms`, `beat_ms` and the interval between attempts to lead grow with the
+    number of workers (core/rules/fleet.py).
+    """
+
+    concurrency: int = 100
+    lease_ms: int = 15_000
+    drain_ms: int = 30_000
+    # The longest time without claims while a job on its last chance runs.
+    last_chance_ms: int = 60_000
+    # From asking a run to stop until it is settled although its handler still runs.
+    grace_ms: int = 5_000
+    # An idle worker claims this often even if nothing wakes it, because signals can be lost.
+    poll_ms: int = 5_000
+    # An exchange without a reply is repeated. That is safe: the call has the same name.
+    exchange_timeout_ms: int = 30_000
+    # How long a stopping worker waits for stores that do not reply, all in all.
+    close_timeout_ms: int = 3_500
+    beat_ms: int = 5_000
+    tick_ms: int = 5_000
+    schedule_ms: int = 1_000
+    # How long a leadership lasts without renewal. If the leader dies, upkeep and schedules stop for
+    # this long, and up to 9 s more until another worker asks to lead.
+    leadership_ms: int = 15_000

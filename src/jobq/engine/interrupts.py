@@ -1,4 +1,4 @@
-"""Stops runs before their handlers return.
+"""Stops runs before their handlers return, and catches the signals that ask for it.
 
 A run is interrupted when it is past its timeout, when its job is cancelled, when its lease is lost,
 and when the worker stops. If it goes on nevertheless, it is settled, and keeps its slot.
@@ -6,13 +6,16 @@ and when the worker stops. If it goes on nevertheless, it is settled, and keeps 
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from collections.abc import Callable
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from jobq.core.decide import End, Raised, Released, TimedOut
 from jobq.core.policies import UNDECLARED, Retry
-from jobq.core.records import JobKey, LeaseState, QueueName
+from jobq.core.records.jobs import JobKey, LeaseState, QueueName
+from jobq.core.rules.decide import End, Raised, Released, TimedOut
 from jobq.engine.handler import Handler
 from jobq.engine.run import Run, lost
 from jobq.engine.slots import Bell
@@ -183,3 +186,54 @@ class Interrupts:
         """How long the run may take to stop when it is asked to."""
         own = None if run.handler is None else run.handler.grace_ms
         return (self._grace_ms if own is None else own) / 1000
+
+
+# Catches SIGTERM and SIGINT while a worker runs, and restores the handlers afterwards.
+
+_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
+
+@contextmanager
+def signals_caught(
+    notify: Callable[[signal.Signals], None], *, last: bool = False
+) -> Iterator[None]:
+    """Call `notify` in the running event loop for each SIGTERM and SIGINT while the context lasts.
+
+    Does nothing outside the main thread, where signals cannot be caught. With `last`, the process
+    is about to exit, so signals that arrive after the context are ignored: the default action would
+    turn an orderly exit into a death by signal. A context that ends with an error restores the
+    handlers in any case.
+    """
+    loop = asyncio.get_running_loop()
+    numbers: list[signal.Signals] = []
+    for number in _SIGNALS:
+        try:
+            loop.add_signal_handler(number, notify, number)
+            numbers.append(number)
+        except (NotImplementedError, RuntimeError, ValueError):
+            break
+    orderly = False
+    try:
+        yield
+        orderly = True
+    finally:
+        if last and orderly and numbers:
+            _ignore(loop, numbers)
+        else:
+            for number in numbers:
+                loop.remove_signal_handler(number)
+
+
+def _ignore(loop: asyncio.AbstractEventLoop, numbers: list[signal.Signals]) -> None:
+    """Ignore these signals from now on.
+
+    Removing the loop's handler restores the default action for a moment, so signals are blocked
+    until they are ignored.
+    """
+    signal.pthread_sigmask(signal.SIG_BLOCK, numbers)
+    try:
+        for number in numbers:
+            loop.remove_signal_handler(number)
+            signal.signal(number, signal.SIG_IGN)
+    finally:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, numbers)

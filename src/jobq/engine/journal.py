@@ -13,10 +13,8 @@ import traceback
 from types import TracebackType
 from typing import Any
 
-from jobq.core.decide import End, Raised
-from jobq.core.failures import without_jobq
-from jobq.core.printable import lines, one_line
-from jobq.core.records import (
+from jobq.core.records.failures import without_jobq
+from jobq.core.records.jobs import (
     AnyOutcome,
     Block,
     Complete,
@@ -29,6 +27,8 @@ from jobq.core.records import (
     RetryLater,
     SnoozeFor,
 )
+from jobq.core.rules.decide import End, Raised
+from jobq.core.values.printable import lines, one_line
 from jobq.engine.run import Run
 
 log = logging.getLogger("jobq.job")

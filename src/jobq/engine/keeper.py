@@ -13,11 +13,11 @@ import time
 from collections.abc import Callable
 from contextvars import copy_context
 
-from jobq.core.records import LeaseState, QueueName, Topic
+from jobq.core.records.jobs import LeaseState, QueueName, Topic
+from jobq.engine.identity import WorkerSettings
 from jobq.engine.pulse import Pulse
 from jobq.engine.run import Run
 from jobq.engine.service import Outage, Service
-from jobq.engine.settings import WorkerSettings
 from jobq.stores.base import Store
 
 log = logging.getLogger("jobq")

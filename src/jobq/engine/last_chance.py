@@ -22,10 +22,10 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING
 
-from jobq.core.records import Claim
+from jobq.core.records.jobs import Claim
 from jobq.engine.handler import Handler
+from jobq.engine.identity import WorkerSettings
 from jobq.engine.run import Run
-from jobq.engine.settings import WorkerSettings
 from jobq.engine.slots import Bell, Slots
 
 if TYPE_CHECKING:

@@ -9,8 +9,8 @@ import asyncio
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from jobq.core.printable import storable
-from jobq.core.records import LeaseRef, LeaseState, Note, Steps
+from jobq.core.records.jobs import LeaseRef, LeaseState, Note, Steps
+from jobq.core.values.printable import storable
 from jobq.engine.service import NOT_NOW, Outage
 from jobq.errors import LeaseLost
 from jobq.stores.base import Store

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from jobq.core.pace import Pace, stretch
-from jobq.core.workers import WorkerRecord, WorkerRequest
+from jobq.core.records.workers import WorkerRecord, WorkerRequest
+from jobq.core.rules.fleet import Pace, stretch
+from jobq.engine.identity import WorkerSettings
 from jobq.engine.service import Service
-from jobq.engine.settings import WorkerSettings
 from jobq.stores.base import Store
 
 _SHOW_S = 0.2

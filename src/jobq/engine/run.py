@@ -6,12 +6,11 @@ import asyncio
 import time
 from typing import TYPE_CHECKING, Any
 
-from jobq.core.codec import get_codec
-from jobq.core.decide import End, policy_of
-from jobq.core.printable import one_line
-from jobq.core.records import AnyOutcome, Checkpoint, Lease, LeaseRef, Steps
-from jobq.core.steps import RecordedSteps
-from jobq.core.waits import Children, Inbox
+from jobq.core.records.jobs import AnyOutcome, Checkpoint, Lease, LeaseRef, Steps
+from jobq.core.rules.decide import End, policy_of
+from jobq.core.rules.waits import Children, Inbox, RecordedSteps
+from jobq.core.values.codec import get_codec
+from jobq.core.values.printable import one_line
 from jobq.engine.notes import NotePart
 from jobq.errors import LeaseLost
 from jobq.stores import open_store

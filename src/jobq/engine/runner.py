@@ -23,30 +23,80 @@ from functools import partial
 from time import monotonic
 from typing import Any
 
-from jobq.core.decide import End, Raised, Released, Unknown, decide
-from jobq.core.failures import bounded
 from jobq.core.policies import UNDECLARED, Retry
-from jobq.core.records import AnyOutcome, Complete, Fail, Failure, JobKey, Lease, QueueName
-from jobq.core.verdicts import unreadable
-from jobq.engine import completions
+from jobq.core.records.failures import bounded
+from jobq.core.records.jobs import (
+    AnyOutcome,
+    Complete,
+    Fail,
+    Failure,
+    JobKey,
+    Lease,
+    QueueName,
+)
+from jobq.core.rules.decide import End, Raised, Released, Unknown, decide
+from jobq.core.rules.outcomes import unreadable
 from jobq.engine.apart import ApartRuns
-from jobq.engine.around import Around, AroundOf
 from jobq.engine.batches import Batches
-from jobq.engine.builtin import BUILTIN
 from jobq.engine.child_tasks import unguarded
-from jobq.engine.executors import Executors
-from jobq.engine.handler import Handler
+from jobq.engine.handler import BUILTIN, Around, AroundOf, Executors, Handler
+from jobq.engine.identity import WorkerSettings
 from jobq.engine.interrupts import Interrupts
 from jobq.engine.journal import Journal
 from jobq.engine.last_chance import LastChance, is_isolated
 from jobq.engine.notes import Notes
 from jobq.engine.run import LeaseOver, Run
-from jobq.engine.settings import WorkerSettings
 from jobq.engine.slots import Bell, Slots
+from jobq.errors import JobqError
 from jobq.executors import Executor
 from jobq.executors.running import running
+from jobq.stores.base import Completion, transactional_of
+
+# The end of a run that completes its job in a transaction of its handler (`complete_in`).
 
 log = logging.getLogger("jobq")
+
+_FIRST_CHECK_S, _LAST_CHECK_S = 0.02, 1.0
+"""Seconds between two looks at a transaction that has not ended; the pause doubles. PostgreSQL
+sends no signal when a row is unlocked."""
+PATIENCE_S = 60.0
+"""Seconds that a run waits for the end of a transaction that its handler left open. After that the
+lease runs out, and the job runs again when the transaction has been rolled back."""
+
+
+class NotCommitted(JobqError):
+    """The handler returned, and its transaction with `complete_in` was not committed."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "the handler returned, and the transaction of complete_in was not committed: commit it "
+            "before the handler returns"
+        )
+
+
+async def completion(run: Run) -> Completion:
+    """Whether the transaction of a run's handler was committed. Waits while it is open."""
+    transactional = transactional_of(run.store)
+    assert transactional is not None
+    pause, waited = _FIRST_CHECK_S, 0.0
+    while True:
+        state: Completion = "open"
+        try:
+            state = await transactional.completion(run.ref)
+        except JobqError as error:  # the store is unavailable: ask again
+            log.warning("%s: cannot tell whether complete_in was committed: %s", run, error)
+        if state != "open" or waited >= PATIENCE_S:
+            return state
+        if waited == 0.0:
+            log.warning(
+                "%s: its handler has ended, and the transaction of complete_in is still open: "
+                "commit it or roll it back before the handler returns",
+                run,
+            )
+        await asyncio.sleep(pause)
+        waited += pause
+        pause = min(2 * pause, _LAST_CHECK_S)
+
 
 _DEFAULT_RETRY = UNDECLARED
 
@@ -294,7 +344,7 @@ class Runner:
     ) -> AnyOutcome | None:
         """The outcome of a run whose handler has called complete_in. The transaction decides."""
         try:
-            state = await completions.completion(run)
+            state = await completion(run)
         except asyncio.CancelledError:  # timed out, or the worker stops
             state = "open"
         if state == "completed":
@@ -307,7 +357,7 @@ class Runner:
         if state == "open":
             log.warning("%s: the transaction of complete_in is open, and its lease runs out", run)
             return None
-        return self.raised(run, handler, error or completions.NotCommitted())
+        return self.raised(run, handler, error or NotCommitted())
 
     async def _run_alone(
         self, run: Run, chance: LastChance, handler: Handler, executor: Executor

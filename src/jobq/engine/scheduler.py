@@ -13,14 +13,14 @@ from typing import Protocol
 
 from msgspec.structs import replace
 
-from jobq.core.cron import first_time, plan
-from jobq.core.moments import moment
-from jobq.core.printable import one_line
-from jobq.core.queues import Fire, ScheduleRecord, ScheduleSpec
-from jobq.core.records import QueueName
-from jobq.engine.leader import Leader
+from jobq.core.records.jobs import QueueName
+from jobq.core.records.queues import Fire, ScheduleRecord, ScheduleSpec
+from jobq.core.rules.cron import first_time, plan
+from jobq.core.values.people import moment
+from jobq.core.values.printable import one_line
+from jobq.engine.identity import WorkerSettings
 from jobq.engine.service import NOT_NOW, Service
-from jobq.engine.settings import WorkerSettings
+from jobq.engine.upkeep import Leader
 from jobq.errors import JobqError
 from jobq.stores.base import Clock, Store
 
@@ -28,7 +28,7 @@ log = logging.getLogger("jobq")
 
 OnMissed = Callable[[Fire], None]
 Planner = Callable[[ScheduleRecord, int], list[Fire]]
-"""`core.cron.plan`, or what a server does instead for its tenants."""
+"""`core.rules.cron.plan`, or what a server does instead for its tenants."""
 
 _MAX_DUE = 100
 """Schedules that one pass looks at."""
@@ -51,7 +51,8 @@ class Schedules(Protocol):
 
 
 class Scheduler(Service):
-    """Plans due schedules (`core.cron.plan`) and fires them (`store.fire`) if this worker leads."""
+    """Plans due schedules (`core.rules.cron.plan`) and fires them (`store.fire`) if this worker
+    leads."""
 
     name = "schedules"
 

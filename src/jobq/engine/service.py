@@ -14,6 +14,17 @@ from typing import Any
 
 from jobq.errors import AccessDenied, StoreUnavailable
 
+# This machine's clock.
+#
+# The store's clock decides what is due. This one is used for timestamps of workers, and to tell how
+# late a schedule is.
+
+
+def wall_clock() -> int:
+    """Return milliseconds since the epoch."""
+    return time.time_ns() // 1_000_000
+
+
 log = logging.getLogger("jobq")
 
 NOT_NOW = (StoreUnavailable, TimeoutError, AccessDenied)

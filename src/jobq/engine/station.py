@@ -7,28 +7,23 @@ import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from jobq.core.pace import Pace
-from jobq.core.records import QueueName
-from jobq.core.workers import WorkerRecord, WorkerRequest
+from jobq.core.records.jobs import QueueName
+from jobq.core.records.workers import WorkerRecord, WorkerRequest
+from jobq.core.rules.fleet import Pace
 from jobq.engine import child_tasks
-from jobq.engine.around import AroundOf
-from jobq.engine.clock import wall_clock
-from jobq.engine.executors import Executors
 from jobq.engine.fetcher import Fetcher
-from jobq.engine.handler import Handler
-from jobq.engine.identity import Identity
+from jobq.engine.handler import AroundOf, Executors, Handler
+from jobq.engine.identity import Identity, WorkerSettings
 from jobq.engine.keeper import Keeper
 from jobq.engine.last_chance import LastChance
-from jobq.engine.leader import UPKEEP, Leader
 from jobq.engine.notes import Notes
 from jobq.engine.pulse import Pulse
 from jobq.engine.run import Run
 from jobq.engine.runner import Runner
 from jobq.engine.scheduler import OnMissed, Scheduler
-from jobq.engine.service import Farewell, Service, on_outage
-from jobq.engine.settings import WorkerSettings
+from jobq.engine.service import Farewell, Service, on_outage, wall_clock
 from jobq.engine.slots import Bell, Slots
-from jobq.engine.ticker import Ticker
+from jobq.engine.upkeep import UPKEEP, Leader, Ticker
 from jobq.stores.base import Clock, Store
 
 log = logging.getLogger("jobq")

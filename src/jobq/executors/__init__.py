@@ -13,7 +13,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from jobq.errors import ConfigError
-from jobq.executors.ends import Ended
+from jobq.executors.exits import Ended
 from jobq.executors.handlers import Callee
 from jobq.executors.running import Running
 

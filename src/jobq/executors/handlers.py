@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, Protocol
 from weakref import ref
 
 from jobq.core.policies import Retry
-from jobq.core.records import Lease
+from jobq.core.records.jobs import Lease
 from jobq.errors import ConfigError
 
 

@@ -19,7 +19,7 @@ from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from typing import Any
 
-from jobq.core.checks import shown
+from jobq.core.values.checks import shown
 from jobq.errors import ConfigError
 from jobq.executors.handlers import location
 

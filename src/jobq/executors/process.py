@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from typing import Literal
 
 from jobq.core.policies import Permissions
-from jobq.executors.ends import Died, Ended
+from jobq.executors.exits import Died, Ended
 from jobq.executors.handlers import Address, Callee, address_of
 from jobq.executors.pool.child import Child, Group
 from jobq.executors.pool.pool import Pool, Waiter

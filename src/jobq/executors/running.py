@@ -9,9 +9,8 @@ import asyncio
 from contextvars import ContextVar
 from typing import Any, Protocol
 
-from jobq.core.records import Checkpoint, JobSpec, Lease, LeaseRef, PutResult, Steps
-from jobq.core.steps import RecordedSteps
-from jobq.core.waits import Children, Inbox
+from jobq.core.records.jobs import Checkpoint, JobSpec, Lease, LeaseRef, PutResult, Steps
+from jobq.core.rules.waits import Children, Inbox, RecordedSteps
 from jobq.stores.base import Store
 
 

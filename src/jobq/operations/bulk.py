@@ -18,11 +18,20 @@ from typing import NamedTuple
 import msgspec
 from msgspec.structs import replace
 
-from jobq.core import checks, criteria
-from jobq.core.commands import APPLIES, Altered, AnyCommand, Cancel, Promote, Remove, Rerun
-from jobq.core.criteria import Criteria, SelectionCursor
-from jobq.core.records import Filter, JobKey, JobRecord, QueueName
-from jobq.core.states import ENDED, State
+from jobq.core.records import criteria
+from jobq.core.records.commands import (
+    APPLIES,
+    Altered,
+    AnyCommand,
+    Cancel,
+    Promote,
+    Remove,
+    Rerun,
+)
+from jobq.core.records.criteria import Criteria, SelectionCursor
+from jobq.core.records.jobs import Filter, JobKey, JobRecord, QueueName
+from jobq.core.records.states import ENDED, State
+from jobq.core.values import checks
 from jobq.errors import InvalidJob
 from jobq.operations.listing import PAGE, Matching, Parameters
 from jobq.stores.base import Store

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Iterable
 from typing import NamedTuple
 
-from jobq.core.records import Filter, JobRecord, QueueName
-from jobq.core.states import State
+from jobq.core.records.jobs import Filter, JobRecord, QueueName
+from jobq.core.records.states import State
 from jobq.operations.listing import PAGE, pages
 from jobq.stores.base import ReadStore
 

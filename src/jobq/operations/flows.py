@@ -8,10 +8,10 @@ from collections.abc import Iterable, Iterator, Mapping
 
 import msgspec
 
-from jobq.core.commands import Revive
-from jobq.core.graph import revivals
-from jobq.core.records import Failure, JobKey, JobRecord, QueueName
-from jobq.core.states import State
+from jobq.core.records.commands import Revive
+from jobq.core.records.jobs import Failure, JobKey, JobRecord, QueueName
+from jobq.core.records.states import State
+from jobq.core.rules.flows import revivals
 from jobq.errors import InvalidJob, JobNotFound
 from jobq.stores.base import Store
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from jobq.core import checks
-from jobq.core.commands import AnyCommand
-from jobq.core.criteria import Criteria
-from jobq.core.records import JobKey, JobRecord, QueueName
-from jobq.core.states import State
+from jobq.core.records.commands import AnyCommand
+from jobq.core.records.criteria import Criteria
+from jobq.core.records.jobs import JobKey, JobRecord, QueueName
+from jobq.core.records.states import State
+from jobq.core.values import checks
 from jobq.errors import JobNotFound
 from jobq.operations.bulk import BulkChange, alter_as_read
 from jobq.operations.listing import no_such_job

@@ -8,12 +8,12 @@ from typing import Any
 
 import msgspec
 
-from jobq.core import checks
-from jobq.core.checks import shown
-from jobq.core.durations import parse_duration
 from jobq.core.policies import Bucket, Rate
-from jobq.core.queues import Limits, LimitsRecord, QueueRecord
-from jobq.core.records import QueueName
+from jobq.core.records.jobs import QueueName
+from jobq.core.records.queues import Limits, LimitsRecord, QueueRecord
+from jobq.core.values import checks
+from jobq.core.values.checks import shown
+from jobq.core.values.people import parse_duration
 from jobq.errors import ConfigError
 from jobq.operations.listing import find_queue
 from jobq.stores.base import Store

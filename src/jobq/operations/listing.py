@@ -8,11 +8,11 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from jobq.core import checks
-from jobq.core.criteria import Criteria, SelectionCursor, pack_cursor, unpack_cursor
-from jobq.core.queues import QueueRecord
-from jobq.core.records import Filter, JobKey, JobRecord, QueueName
-from jobq.core.states import State
+from jobq.core.records.criteria import Criteria, SelectionCursor, pack_cursor, unpack_cursor
+from jobq.core.records.jobs import Filter, JobKey, JobRecord, QueueName
+from jobq.core.records.queues import QueueRecord
+from jobq.core.records.states import State
+from jobq.core.values import checks
 from jobq.errors import JobNotFound
 from jobq.stores.base import ReadStore
 

@@ -10,9 +10,9 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from operator import attrgetter
 
-from jobq.client.gathered import Gathered
-from jobq.core.event_records import EventPage
-from jobq.core.records import QueueName, Topic
+from jobq.client.following import Gathered
+from jobq.core.records.events import EventPage
+from jobq.core.records.jobs import QueueName, Topic
 from jobq.stores.base import Store
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 
-from jobq.core import checks
-from jobq.core.checks import Seconds
-from jobq.core.records import Filter, QueueName
-from jobq.core.states import ENDED, State
+from jobq.core.records.jobs import Filter, QueueName
+from jobq.core.records.states import ENDED, State
+from jobq.core.values import checks
+from jobq.core.values.checks import Seconds
 from jobq.errors import InvalidJob
 from jobq.operations.jobs import CHUNK, change
 from jobq.operations.listing import pages

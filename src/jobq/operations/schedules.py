@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from jobq.core.new_jobs import check_schedule_id, refuse_after
-from jobq.core.queues import ScheduleRecord
-from jobq.core.records import JobSpec, QueueName
+from jobq.core.records.jobs import JobSpec, QueueName
+from jobq.core.records.queues import ScheduleRecord
+from jobq.core.rules.new_jobs import check_schedule_id, refuse_after
 from jobq.errors import InvalidJob, JobNotFound
 from jobq.stores.base import Store
 

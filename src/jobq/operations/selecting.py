@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any, TypedDict
 
-from jobq.core import checks
-from jobq.core.codec import JSON
-from jobq.core.criteria import Criteria
-from jobq.core.meta import check_meta
-from jobq.core.moments import moment
-from jobq.core.states import State
+from jobq.core.records.criteria import Criteria
+from jobq.core.records.states import State
+from jobq.core.values import checks
+from jobq.core.values.codec import JSON
+from jobq.core.values.meta import check_meta
+from jobq.core.values.people import moment
 from jobq.errors import InvalidJob
 
 TIMES = ("created_after", "created_before", "ended_after", "ended_before")

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from jobq.core.checks import check_id
-from jobq.core.records import QueueName
-from jobq.core.workers import WorkerRecord, WorkerRequest, asked_concurrency
+from jobq.core.records.jobs import QueueName
+from jobq.core.records.workers import WorkerRecord, WorkerRequest, asked_concurrency
+from jobq.core.values.checks import check_id
 from jobq.errors import JobNotFound
 from jobq.stores.base import Store
 

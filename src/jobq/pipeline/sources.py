@@ -19,9 +19,9 @@ from pyspark.sql import functions as F
 
 from jobq.client.log_reader import LogReader
 from jobq.core.kafka import sasl
-from jobq.core.redact import redacted_url
+from jobq.core.values.printable import redacted_url
 from jobq.errors import ConfigError
-from jobq.pipeline.failures import as_config_error
+from jobq.pipeline.session import as_config_error
 from jobq.pipeline.transforms.parse import from_json_lines
 
 STORES = (

@@ -2,7 +2,7 @@
 
 The jobs have valid histories with retries, stalls, snoozes, cancellations and reruns, and the skew
 of real traffic. The same seed gives the same events. Lines are formatted by hand, which is faster
-than `core.wire.encode`; a test checks that the result is the same.
+than `core.records.wire.encode`; a test checks that the result is the same.
 """
 
 from __future__ import annotations

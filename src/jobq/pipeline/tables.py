@@ -23,9 +23,9 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from jobq.core.event_records import FIELDS
-from jobq.core.states import QueueKind
-from jobq.core.wire import GAP
+from jobq.core.records.events import FIELDS
+from jobq.core.records.states import QueueKind
+from jobq.core.records.wire import GAP
 
 # Not StructType.fromDDL, which needs a running Spark session.
 _TYPES: dict[str, DataType] = {

@@ -4,7 +4,7 @@
     targets.py   the protocol of a target, and `open_target(url)`
     kafka.py     a Kafka topic
     files.py     rotated files of JSON lines
-    rejected.py  the file of events that a target rejects for good
+    targets.py  the file of events that a target rejects for good
     status.py    lag and counts, as records and in Prometheus' text format
     cli.py       jq-relay
 

@@ -7,9 +7,9 @@ Every page is on disk (fsync) before it is acknowledged. If a relay dies, the ne
 the folder finishes its file: it cuts off an incomplete last line and publishes the rest. The events
 of that line were not acknowledged, so they are sent again.
 
-A mark (`core.marks`) must not be visible before the events that it speaks of. Another relay may
-have written some of them to a file that is still hidden. So a mark waits until all files that were
-hidden when it came are published.
+A mark (`core.records.marks`) must not be visible before the events that it speaks of. Another
+relay may have written some of them to a file that is still hidden. So a mark waits until all files
+that were hidden when it came are published.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from pathlib import Path
 from typing import BinaryIO
 from urllib.parse import parse_qsl, unquote, urlsplit
 
-from jobq.core import wire
-from jobq.core.checks import did_you_mean
-from jobq.core.event_records import EventRecord
-from jobq.core.marks import Mark
-from jobq.core.marks import encode as encode_mark
-from jobq.core.redact import redacted_url
+from jobq.core.records import wire
+from jobq.core.records.events import EventRecord
+from jobq.core.records.marks import Mark
+from jobq.core.records.marks import encode as encode_mark
+from jobq.core.values.checks import did_you_mean
+from jobq.core.values.printable import redacted_url
 from jobq.errors import ConfigError
 from jobq.relay.targets import Rejected, TargetUnavailable
 

@@ -5,7 +5,7 @@ sets options of librdkafka: `kafka://host:9092,host2:9092/topic?security.protoco
 come from the environment: JQ_KAFKA_SASL_MECHANISM (default PLAIN), JQ_KAFKA_SASL_USERNAME and
 JQ_KAFKA_SASL_PASSWORD.
 
-Marks (`core.marks`) are written to every partition of the topic.
+Marks (`core.records.marks`) are written to every partition of the topic.
 
 Messages never expire. While Kafka is unavailable, the page stays in the producer's queue, in order
 and unacknowledged, and the store keeps all later events.
@@ -24,12 +24,12 @@ from urllib.parse import parse_qsl, urlsplit
 
 from confluent_kafka import KafkaError, KafkaException, Producer
 
-from jobq.core import wire
-from jobq.core.event_records import EventRecord
 from jobq.core.kafka import sasl
-from jobq.core.marks import Mark
-from jobq.core.marks import encode as encode_mark
-from jobq.core.redact import redacted_url
+from jobq.core.records import wire
+from jobq.core.records.events import EventRecord
+from jobq.core.records.marks import Mark
+from jobq.core.records.marks import encode as encode_mark
+from jobq.core.values.printable import redacted_url
 from jobq.engine.service import Outage
 from jobq.errors import ConfigError
 from jobq.relay.targets import Rejected, TargetUnavailable

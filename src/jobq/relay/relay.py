@@ -8,9 +8,9 @@ Of several relays, one leads each queue (`store.lead`). It renews its leadership
 unavailable. A relay that loses the leadership stops sending, and the new leader sends the page
 again.
 
-When the target has stored everything up to a number, the relay writes a mark (`core.marks`): every
-few seconds, whenever it has caught up, and before a gap. Consumers use it to tell a lost event from
-a late one.
+When the target has stored everything up to a number, the relay writes a mark
+(`core.records.marks`): every few seconds, whenever it has caught up, and before a gap. Consumers
+use it to tell a lost event from a late one.
 """
 
 from __future__ import annotations
@@ -26,15 +26,14 @@ from pathlib import Path
 
 import msgspec
 
-from jobq.core import marks
-from jobq.core.event_log import before, gap
-from jobq.core.event_records import EventPage, EventRecord
-from jobq.core.records import QueueName
+from jobq.core.records import marks
+from jobq.core.records.event_log import before, gap
+from jobq.core.records.events import EventPage, EventRecord
+from jobq.core.records.jobs import QueueName
 from jobq.engine.service import Outage
 from jobq.errors import ConfigError, StoreUnavailable
-from jobq.relay.rejected import RejectedEvents, Rejects
 from jobq.relay.status import QueueStatus, RelayStatus
-from jobq.relay.targets import Rejected, Target, TargetUnavailable
+from jobq.relay.targets import Rejected, RejectedEvents, Rejects, Target, TargetUnavailable
 from jobq.stores.base import Store
 
 log = logging.getLogger("jobq.relay")

@@ -1,15 +1,22 @@
-"""Where a relay sends events: `kafka://host:9092/topic` or `files:///folder`."""
+"""Where a relay sends events, `kafka://…` or `files://…`, and the file of what they reject."""
 
 from __future__ import annotations
 
+import asyncio
+import os
+import time
 from collections.abc import Sequence
 from importlib import import_module
+from pathlib import Path
 from typing import NamedTuple, Protocol
 from urllib.parse import urlsplit
 
-from jobq.core.event_records import EventRecord
-from jobq.core.marks import Mark
-from jobq.core.redact import redacted_url
+import msgspec
+
+from jobq.core.records import wire
+from jobq.core.records.events import EventRecord
+from jobq.core.records.marks import Mark
+from jobq.core.values.printable import redacted_url
 from jobq.errors import ConfigError, JobqError
 
 
@@ -41,7 +48,8 @@ class Target(Protocol):
         ...
 
     async def mark(self, marks: Sequence[Mark]) -> None:
-        """Store marks (`core.marks`), so that a consumer of a mark can read all events before it.
+        """Store marks (`core.records.marks`), so that a consumer of a mark can read all events
+        before it.
 
         Raises TargetUnavailable unless they are stored, or will be without another call."""
         ...
@@ -77,3 +85,48 @@ def open_target(url: str) -> Target:
         ) from e
     target: Target = kind(url)
     return target
+
+
+# The file of events that a target rejects for good, e.g. because they are too large.
+#
+# The relay writes an event and the reason to this file before it skips the event.
+
+
+class Rejects(Protocol):
+    """Where rejected events are kept."""
+
+    @property
+    def where(self) -> str:
+        """The place, for log lines."""
+        ...
+
+    async def keep(self, target: str, rejected: Sequence[Rejected]) -> None:
+        """Store the events durably. After an OSError the relay must not skip them."""
+        ...
+
+
+class RejectedEvents:
+    """A file of JSON lines with the keys `at_ms`, `target`, `why` and `event`."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.where = str(path)
+
+    async def keep(self, target: str, rejected: Sequence[Rejected]) -> None:
+        """Append the events and fsync. After an OSError the relay must not skip them."""
+        await asyncio.to_thread(self._write, target, rejected)
+
+    def _write(self, target: str, rejected: Sequence[Rejected]) -> None:
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        now = int(time.time() * 1000)
+        with self.path.open("ab") as file:
+            for event, why in rejected:
+                line = {
+                    "at_ms": now,
+                    "target": target,
+                    "why": why,
+                    "event": msgspec.Raw(wire.encode(event)),
+                }
+                file.write(msgspec.json.encode(line) + b"\n")
+            file.flush()
+            os.fsync(file.fileno())

@@ -14,9 +14,9 @@ from typing import Any, get_type_hints
 
 import msgspec
 
-from jobq.core.event_records import KIND_NAMED, EventPage, EventRecord
-from jobq.core.records import JobKey, JobRecord, Signal, Topic
-from jobq.core.workers import Beat
+from jobq.core.records.events import KIND_NAMED, EventPage, EventRecord
+from jobq.core.records.jobs import JobKey, JobRecord, Signal, Topic
+from jobq.core.records.workers import Beat
 from jobq.rpc.frames import encode
 from jobq.stores.base import (
     EventStore,

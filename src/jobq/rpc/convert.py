@@ -1,7 +1,7 @@
 """Jobs and events between protobuf messages and core records.
 
 Here and in `convert_queues` is all code that knows both. What comes from the network is checked by
-`core.new_jobs` and `core.checks`, so a message can contain anything.
+`core.rules.new_jobs` and `core.values.checks`, so a message can contain anything.
 """
 
 from __future__ import annotations
@@ -11,20 +11,30 @@ from typing import Any
 
 from google.protobuf.message import Message
 
-from jobq.core import checks, event_records
-from jobq.core.call_options import RetryData, UniqueSpec
-from jobq.core.event_records import EventRecord
-from jobq.core.new_jobs import check_spec
-from jobq.core.records import Edge, Failure, JobKey, JobRecord, JobSpec, PutResult, QueueName
-from jobq.core.spec_checks import check_retry
-from jobq.core.unknown import sentence
+from jobq.core.records import events
+from jobq.core.records.events import EventRecord
+from jobq.core.records.jobs import (
+    Edge,
+    Failure,
+    JobKey,
+    JobRecord,
+    JobSpec,
+    PutResult,
+    QueueName,
+    RetryData,
+    UniqueSpec,
+)
+from jobq.core.records.options import check_retry
+from jobq.core.rules.new_jobs import check_spec
+from jobq.core.rules.unknown import sentence
+from jobq.core.values import checks
 from jobq.rpc.v1 import common_pb2 as common
 from jobq.rpc.v1 import jobs_pb2 as pb
 
 NO_ARGUMENTS = {"json": b"[[],{}]", "msgpack": b"\x92\x90\x80"}
 """The payload of a call without arguments, by codec."""
 
-_EVENT = tuple(field.name for field in event_records.FIELDS)
+_EVENT = tuple(field.name for field in events.FIELDS)
 
 
 # ── what clients send ─────────────────────────────────────────────────────────────────────────────
@@ -175,7 +185,7 @@ def event(record: EventRecord) -> pb.Event:
     """An event of a log."""
     fields: dict[str, Any] = {
         name: text(value) if isinstance(value, str) else value
-        for name, value in zip(_EVENT, event_records.values(record), strict=True)
+        for name, value in zip(_EVENT, events.values(record), strict=True)
         if value is not None
     }
     return pb.Event(**fields)

@@ -6,13 +6,9 @@ from typing import Any, cast
 
 from msgspec.structs import asdict
 
-from jobq.core import checks
-from jobq.core.call_options import RetryData, UniqueSpec
-from jobq.core.checks import MAX_COUNT, MAX_MS, check_choice, check_int
-from jobq.core.meta import check_event_names
-from jobq.core.moments import moment
 from jobq.core.policies import Cron, Every
-from jobq.core.queues import (
+from jobq.core.records.jobs import JobSpec, Mode, RetryData, UniqueSpec
+from jobq.core.records.queues import (
     CatchUp,
     JobDefaults,
     Limits,
@@ -25,8 +21,11 @@ from jobq.core.queues import (
     Tokens,
     Window,
 )
-from jobq.core.records import JobSpec, Mode
-from jobq.core.workers import WorkerRecord
+from jobq.core.records.workers import WorkerRecord
+from jobq.core.values import checks
+from jobq.core.values.checks import MAX_COUNT, MAX_MS, check_choice, check_int
+from jobq.core.values.meta import check_event_names
+from jobq.core.values.people import moment
 from jobq.errors import ConfigError, InvalidJob
 from jobq.rpc.convert import text
 from jobq.rpc.v1 import admin_pb2 as pb

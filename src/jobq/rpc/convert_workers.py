@@ -1,6 +1,6 @@
 """Leases and how runs ended, between messages of WorkerService and core records.
 
-What comes from the network is checked by `core.checks`, so a message can contain anything.
+What comes from the network is checked by `core.values.checks`, so a message can contain anything.
 """
 
 from __future__ import annotations
@@ -8,11 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import cast
 
-from jobq.core import checks
 from jobq.core.control import RateLimited, Reject, RetryAfter
-from jobq.core.decide import End, Raised, Returned, Unknown
-from jobq.core.failures import ReportedError
-from jobq.core.records import (
+from jobq.core.records.failures import ReportedError
+from jobq.core.records.jobs import (
     Input,
     JobRecord,
     Lease,
@@ -23,6 +21,8 @@ from jobq.core.records import (
     Reason,
     SnoozeFor,
 )
+from jobq.core.rules.decide import End, Raised, Returned, Unknown
+from jobq.core.values import checks
 from jobq.errors import InvalidJob, UnfitArguments
 from jobq.rpc import convert
 from jobq.rpc.v1 import common_pb2 as common
@@ -75,7 +75,7 @@ def needs_record(result: pb.Result) -> bool:
 
 
 def lease_of(ref: LeaseRef, result: pb.Result, record: JobRecord | None) -> Lease:
-    """The lease as `core.decide` needs it. `record` is the job, if `needs_record`."""
+    """The lease as `core.rules.decide` needs it. `record` is the job, if `needs_record`."""
     retry = None if record is None else record.options.retry
     if retry is None and result.WhichOneof("end") == "failed" and result.failed.HasField("retry"):
         retry = convert.retry_data(result.failed.retry)

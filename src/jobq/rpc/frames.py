@@ -1,4 +1,4 @@
-"""The frames of the exchange stream, which carries calls of the Store contract over gRPC.
+"""The frames of the exchange stream: calls and errors of the Store contract over gRPC.
 
 `WorkerService.Exchange` is a stream in both directions. Its messages are `Frame {bytes body = 1}`
 (proto/jobq/v1/workers.proto). A body is a part of a packet, and a packet is a MessagePack list of
@@ -25,6 +25,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import msgspec
+
+from jobq import errors
+from jobq.errors import JobqError
 
 VERSION = 1
 """The version of the frames. A server refuses a client of another version."""
@@ -190,3 +193,34 @@ def _body(message: bytes) -> bytes:
             break
         shift += 7
     raise ValueError("a message that is not a Frame")
+
+
+# Errors of a store as frames: the client raises the error that the store has raised.
+
+_NAMED: dict[str, type[JobqError]] = {
+    name: found
+    for name, found in vars(errors).items()
+    if isinstance(found, type) and issubclass(found, JobqError)
+}
+_FIELDS = {
+    "QueueFull": ("queue", "max_waiting", "refused"),
+    "QuotaExceeded": ("retry_after",),
+}
+"""What an error says besides its message. A store's QueueFull has no handles of accepted jobs."""
+
+
+def refusal_of(number: int, error: JobqError) -> Refusal:
+    """The frame for an error. A class that is not public is sent as its nearest public one."""
+    name = next(kind.__name__ for kind in type(error).__mro__ if kind.__name__ in _NAMED)
+    fields = {field: getattr(error, field) for field in _FIELDS.get(name, ())}
+    return Refusal(number, name, str(error), fields)
+
+
+def error_of(refusal: Refusal) -> JobqError:
+    """The error that a frame stands for. One that this version does not know is a JobqError."""
+    known = _FIELDS.get(refusal.error, ())
+    fields = {name: value for name, value in refusal.fields.items() if name in known}
+    try:
+        return _NAMED.get(refusal.error, JobqError)(refusal.message, **fields)
+    except TypeError:  # it has other fields in this version
+        return JobqError(refusal.message)

@@ -1,25 +1,30 @@
 """AdminService: queues, schedules, workers and tenants. Its .proto file is its documentation.
 
-RPCs that are not here only pass on (passing.py).
+RPCs that are not here only pass on (handlers.py).
 """
 
 from __future__ import annotations
 
 import time
+from collections import Counter
 
 import grpc.aio
 from grpc import StatusCode
 from msgspec.structs import replace
 
+from jobq.access.guarded.store import GuardedStore
+from jobq.access.quotas import TenantRules
 from jobq.client.ids import new_id
-from jobq.core import checks, cron
-from jobq.core.new_jobs import check_schedule_id
-from jobq.core.queues import differences
-from jobq.core.records import QueueName
-from jobq.core.refusals import other_settings
-from jobq.core.states import State
+from jobq.core.records.jobs import QueueName
+from jobq.core.records.queues import differences
+from jobq.core.records.states import ENDED, State
+from jobq.core.records.workers import WorkerRequest
+from jobq.core.rules import cron
+from jobq.core.rules.limits import COUNTED_STATES
+from jobq.core.rules.new_jobs import check_schedule_id
+from jobq.core.rules.refusals import other_settings
+from jobq.core.values import checks
 from jobq.core.version import __version__
-from jobq.core.workers import WorkerRequest
 from jobq.errors import ConfigError
 from jobq.operations import listing, schedules, workers
 from jobq.operations.bulk import BulkChange
@@ -29,7 +34,56 @@ from jobq.rpc import convert, convert_queues
 from jobq.rpc.v1 import admin_pb2 as pb
 from jobq.server.context import ServerContext
 from jobq.server.handlers import Caller, Handlers, Refused
-from jobq.server.overview import Overview
+
+# What is gathered over all queues of a tenant. Its cost follows the number of queues, not jobs.
+
+
+class Overview:
+    """Sums over queues."""
+
+    def __init__(self, rules: TenantRules) -> None:
+        self._rules = rules
+
+    async def tenant(self, store: GuardedStore, tenant: str) -> pb.Tenant:
+        """What a tenant uses, and what it may use."""
+        records = await store.queues(tenant)
+        names = [record.queue for record in records]
+        counts: Counter[State] = Counter()
+        for record in records:
+            counts.update(await store.count(record.queue))
+        limits = self._rules.limits(tenant)
+        return pb.Tenant(
+            tenant=tenant,
+            queues=len(records),
+            schedules=len(await schedules.of_queues(store, names)),
+            waiting_jobs=sum(counts[state] for state in COUNTED_STATES),
+            active_jobs=counts[State.ACTIVE],
+            ended_jobs=sum(counts[state] for state in ENDED),
+            max_queues=limits.max_queues,
+            max_schedules=limits.max_schedules,
+            max_waiting_jobs=limits.max_waiting,
+            max_active_jobs=limits.max_active,
+            max_stored_jobs=limits.max_stored,
+            max_payload_bytes=limits.max_payload,
+            submit_rate=limits.submit_rate,
+            max_priority=limits.max_priority,
+            min_interval_ms=round(limits.min_interval * 1000),
+        )
+
+    async def status(self, store: GuardedStore, tenant: str | None) -> pb.GetStatusResponse:
+        """The store, its queues in total, and its workers. `tenant` None: of all tenants."""
+        records = await store.queues(tenant)
+        counts: Counter[str] = Counter()
+        for record in records:
+            for state, number in (await store.count(record.queue)).items():
+                counts[state.value] += number
+        return pb.GetStatusResponse(
+            store=store.url.partition(":")[0],
+            queues=len(records),
+            counts=counts,
+            workers=len(await workers.of_tenant(store, tenant)),
+        )
+
 
 _FAILED = (State.FAILED,)
 _MAX_MINUTES = 1_440

@@ -1,22 +1,95 @@
-"""What each service of a server gets."""
+"""What each service of a server gets: its store, its tasks, and how its calls end."""
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine, Iterator
 from typing import Any, NamedTuple, Protocol
 
 import grpc
 import grpc.aio
 
 from jobq.access.caller_errors import CallerErrors
-from jobq.access.guard import GuardedStore
+from jobq.access.guarded.store import GuardedStore
 from jobq.access.principal import ANYONE, Principal
 from jobq.access.quotas import TenantRules
-from jobq.server.clients import Clients
-from jobq.server.settings import ServerSettings
+from jobq.client.deadlines import Deadline, Deadlines
+from jobq.errors import QueueClosed
+from jobq.server.config import ServerSettings
+from jobq.server.tls import Clients
 from jobq.server.tokens import UnknownKey
 from jobq.stores.base import Clock, Store
+
+# Tasks that a service starts and does not wait for.
+
+log = logging.getLogger("jobq.server")
+
+
+class Tasks:
+    """Keeps tasks alive until they end, and logs what they raise."""
+
+    def __init__(self, what: str) -> None:
+        """`what` names the service in the log."""
+        self._what = what
+        self.running: set[asyncio.Task[None]] = set()
+        """Tasks that have not ended."""
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Start a task."""
+        task = asyncio.create_task(work)
+        self.running.add(task)
+        task.add_done_callback(self._over)
+        return task
+
+    def _over(self, task: asyncio.Task[None]) -> None:
+        self.running.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("a task of %s failed", self._what, exc_info=error)
+
+
+# Ends the calls of a service that would stay open, when the server stops.
+
+
+class Stopping:
+    """Whether the server stops. All waits of a service know it."""
+
+    def __init__(self) -> None:
+        self._stopped = False
+        self._bells: set[asyncio.Event] = set()
+        self._deadlines = Deadlines()
+
+    def deadline(self, ms: int | None) -> Deadline:
+        """A deadline of a wait in the running event loop. It ends when the server stops."""
+        deadline = self._deadlines.new(ms)
+        if self._stopped:
+            deadline.close()
+        return deadline
+
+    @contextlib.contextmanager
+    def wakes(self, bell: asyncio.Event) -> Iterator[None]:
+        """Inside the context, the end of the server rings this bell."""
+        self._bells.add(bell)
+        try:
+            if self._stopped:
+                bell.set()
+            yield
+        finally:
+            self._bells.discard(bell)
+
+    def check(self) -> None:
+        """QueueClosed if the server stops."""
+        if self._stopped:
+            raise QueueClosed("the server stops: continue at another one")
+
+    def stop(self) -> None:
+        """End all waits. Call this in their event loop."""
+        self._stopped = True
+        for bell in self._bells:
+            bell.set()
+        self._deadlines.close(asyncio.get_running_loop())
 
 
 class Authenticator(Protocol):

@@ -16,11 +16,10 @@ import grpc.aio
 import msgspec
 
 from jobq.access.caller_errors import Unready
-from jobq.access.guard import GuardedStore
+from jobq.access.guarded.store import GuardedStore
 from jobq.errors import ConfigError, InvalidJob, JobqError
 from jobq.rpc import contract, frames
-from jobq.rpc.frames import Beat, Call, Cancel, Frame, Hello, Item, Reply, Time, Welcome
-from jobq.rpc.refusals import refusal_of
+from jobq.rpc.frames import Beat, Call, Cancel, Frame, Hello, Item, Reply, Time, Welcome, refusal_of
 from jobq.server.context import ServerContext
 
 log = logging.getLogger("jobq.server")

@@ -21,14 +21,22 @@ from typing import Any, cast
 
 import msgspec
 
-from jobq.core.commands import Altered, AnyCommand
-from jobq.core.queues import Fire
-from jobq.core.records import AnyOutcome, Claim, JobSpec, PutResult, QueueName, Release, Settled
-from jobq.core.states import State
+from jobq.core.records.commands import Altered, AnyCommand
+from jobq.core.records.jobs import (
+    AnyOutcome,
+    Claim,
+    JobSpec,
+    PutResult,
+    QueueName,
+    Release,
+    Settled,
+)
+from jobq.core.records.queues import Fire
+from jobq.core.records.states import State
 from jobq.errors import StoreUnavailable
 from jobq.stores.base import Store
 from jobq.stores.valkey.address import parse
-from jobq.stores.valkey.wire import Connection, connect
+from jobq.stores.valkey.connection import Connection, connect
 
 log = logging.getLogger("jobq.server")
 

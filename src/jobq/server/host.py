@@ -17,15 +17,18 @@ from grpc_health.v1._async import HealthServicer
 from grpc_reflection.v1alpha import reflection
 
 from jobq.access.schedules import TenantSchedules
-from jobq.engine.leader import UPKEEP, Leader
+from jobq.engine.identity import WorkerSettings
 from jobq.engine.scheduler import Scheduler
 from jobq.engine.service import Service as Loop
-from jobq.engine.settings import WorkerSettings
-from jobq.engine.ticker import Ticker
+from jobq.engine.upkeep import UPKEEP, Leader, Ticker
 from jobq.errors import ConfigError
 from jobq.relay.relay import Relay
+from jobq.server.admin import AdminService
+from jobq.server.checkup import Readiness
 from jobq.server.context import ServerContext
-from jobq.server.readiness import Readiness
+from jobq.server.exchange import ExchangeService
+from jobq.server.jobs import JobService
+from jobq.server.workers import WorkerService
 
 log = logging.getLogger("jobq.server")
 
@@ -224,3 +227,9 @@ def _options(context: ServerContext) -> list[tuple[str, int]]:
 
 def _bracketed(host: str) -> str:
     return f"[{host}]" if ":" in host else host
+
+
+# The gRPC services of a server, in the order in which they are registered.
+
+# ExchangeService serves one call of WorkerService's interface, so it comes before WorkerService.
+SERVICES: list[MakeService] = [JobService, AdminService, ExchangeService, WorkerService]

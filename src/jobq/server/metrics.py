@@ -18,12 +18,11 @@ from grpc import StatusCode
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
-from jobq.access.guard import GuardedStore
+from jobq.access.guarded.store import GuardedStore
 from jobq.access.principal import Principal
 from jobq.access.quotas import TenantRules
 from jobq.console.probes import Answer, Route
-from jobq.core.queues import StatsRecord
-from jobq.core.records import (
+from jobq.core.records.jobs import (
     AnyOutcome,
     Claim,
     Complete,
@@ -37,6 +36,7 @@ from jobq.core.records import (
     RetryLater,
     Settled,
 )
+from jobq.core.records.queues import StatsRecord
 from jobq.errors import JobqError
 from jobq.prometheus import BUCKETS, rendered
 from jobq.relay.status import RelayStatus

@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from typing import NamedTuple
 
-from jobq.core.records import LeaseRef
+from jobq.core.records.jobs import LeaseRef
 
 MARGIN_S = 1.0
 """Seconds before the end of a lease in which the server releases it. Enough for one slow call."""

@@ -6,24 +6,25 @@ import asyncio
 import contextlib
 import logging
 import signal
-from collections.abc import AsyncIterator, Callable, Mapping
+import time
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from jobq.console.probes import Probes, Pulse, Route, healthz
-from jobq.core.redact import redacted_url
-from jobq.engine.signal_handlers import signals_caught
+from jobq.core.records import wire
+from jobq.core.records.jobs import Failure, JobRecord, QueueName
+from jobq.core.records.states import State
+from jobq.core.values.printable import redacted_url
+from jobq.engine.interrupts import signals_caught
 from jobq.relay.relay import Relay
-from jobq.relay.targets import open_target
-from jobq.server.auth_plan import AuthPlan
+from jobq.relay.targets import Rejected, open_target
+from jobq.server.config import ServerSettings
 from jobq.server.context import Authenticator, ServerContext
-from jobq.server.host import Host
+from jobq.server.host import SERVICES, Host
 from jobq.server.metrics import ServerMetrics
-from jobq.server.plan import Plan, WebPlan
-from jobq.server.rejects import StoredRejects
-from jobq.server.services import SERVICES
-from jobq.server.settings import ServerSettings
+from jobq.server.plan import AuthPlan, Plan, WebPlan
 from jobq.server.tls import Certificates
 from jobq.server.tokens import Tokens
 from jobq.stores import open_store
@@ -31,6 +32,43 @@ from jobq.stores.base import Store
 
 if TYPE_CHECKING:
     from jobq.server.hints import Hints
+
+# Events that Kafka rejects for good are kept in the store, as failed jobs that operators see.
+
+QUEUE = "jobq-relay-rejected"
+"""The queue of rejected events, in the tenant of each event."""
+
+
+class StoredRejects:
+    """Keeps rejected events as failed jobs. The arguments of each job are the event."""
+
+    where = f"the queue {QUEUE} of their tenants"
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    async def keep(self, target: str, rejected: Sequence[Rejected]) -> None:
+        """Store the events. An event that was stored before is not stored again."""
+        now_ms = int(time.time() * 1000)
+        await self._store.restore([_record(each, target, now_ms) for each in rejected])
+
+
+def _record(rejected: Rejected, target: str, now_ms: int) -> JobRecord:
+    event, why = rejected
+    return JobRecord(
+        queue=QueueName(event.queue.tenant, QUEUE),
+        id=event.id,
+        name="rejected",
+        state=State.FAILED,
+        payload=b'[[],{"event":' + wire.encode(event) + b"}]",
+        created_ms=now_ms,
+        finished_ms=now_ms,
+        given_id=True,
+        failure=Failure(
+            reason="rejected", type="Rejected", message=f"{target}: {why}", at_ms=now_ms
+        ),
+    )
+
 
 log = logging.getLogger("jobq.server")
 

@@ -15,7 +15,9 @@ from functools import lru_cache
 
 import msgspec
 
-from jobq.core.checks import (
+from jobq.core.records.jobs import QueueName
+from jobq.core.records.workers import MAX_CONCURRENCY, WorkerRecord
+from jobq.core.values.checks import (
     MAX_COUNT,
     MAX_EPOCH_MS,
     check_int,
@@ -23,8 +25,6 @@ from jobq.core.checks import (
     check_short_name,
     check_tenant,
 )
-from jobq.core.records import QueueName
-from jobq.core.workers import MAX_CONCURRENCY, WorkerRecord
 from jobq.errors import InvalidJob
 
 MAX_WORKER_NAME = 128

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from jobq.errors import ConfigError
 from jobq.stores.base import Clock, Store
-from jobq.stores.base.refused import refusal
+from jobq.stores.base.urls import refusal
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint

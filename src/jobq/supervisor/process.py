@@ -1,4 +1,4 @@
-"""One worker process, seen by the supervisor."""
+"""One worker process, seen by the supervisor: its words, its position, its failures."""
 
 from __future__ import annotations
 
@@ -10,9 +10,31 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Sequence
+from enum import StrEnum
 from pathlib import Path
 
-from jobq.supervisor.wire import VARIABLE, Order, Report
+# What a supervisor and its worker processes say to each other, one word per line.
+
+VARIABLE = "JOBQ_SUPERVISED"
+"""Environment variable of a worker process: `descriptor:pid of the supervisor:worker's name`.
+
+The process removes it at once, so a jq-worker that a handler starts is not taken for supervised.
+"""
+
+
+class Report(StrEnum):
+    """What a worker process reports."""
+
+    UP = "up"  # its stores are open, and it claims jobs
+    FULL = "full"  # it has reached --max-jobs or --max-memory, and works on until it is replaced
+    SHUT_DOWN = "shut-down"  # it stops because an operator said so: do not replace it
+
+
+class Order(StrEnum):
+    """What the supervisor orders. An order that is repeated changes nothing."""
+
+    DRAIN = "drain"  # finish running jobs, for --drain at most, and exit
+    RELEASE = "release"  # release running jobs now, and exit
 
 
 class WorkerProcess:
@@ -130,3 +152,53 @@ class WorkerProcess:
     def _close(self) -> None:
         asyncio.get_running_loop().remove_reader(self._socket)
         self._socket.close()
+
+
+# The seat of one worker process. Processes come and go; the seat remembers what went wrong.
+
+_FIRST_DELAY_S = 0.5
+_MAX_DELAY_S = 30.0
+_STEADY_S = 60.0
+"""A process that has lived this many seconds has not failed at its start: the delay is short
+again."""
+
+
+class Why(StrEnum):
+    """Why a process that works is replaced."""
+
+    RESTART = "restart"  # SIGHUP, or the code has changed
+    RECYCLE = "recycle"  # --max-jobs or --max-memory
+
+
+class Seat:
+    """Holds one of the `--processes` worker processes, and the one that replaces it."""
+
+    def __init__(self) -> None:
+        self.process: WorkerProcess | None = None
+        self.successor: WorkerProcess | None = None  # starts while `process` still works
+        self.why: Why | None = None  # `process` is to be replaced
+        self.shut_down = False  # an operator has stopped the worker, so the seat stays empty
+        self.due = 0.0  # no process is started before (monotonic seconds)
+        self._deaths = 0  # in a row
+
+    @property
+    def processes(self) -> list[WorkerProcess]:
+        """The processes of this seat that are not about to end."""
+        return [process for process in (self.process, self.successor) if process is not None]
+
+    def failed(self, lived_s: float, now: float) -> float:
+        """A process has died after `lived_s`. Returns the seconds until the next one may start."""
+        self._deaths = 1 if lived_s >= _STEADY_S else self._deaths + 1
+        delay_s = restart_delay_s(self._deaths)
+        self.due = now + delay_s
+        return delay_s
+
+    def forgive(self) -> None:
+        """Start the next process without a delay."""
+        self.due, self._deaths = 0.0, 0
+
+
+def restart_delay_s(deaths: int) -> float:
+    """Seconds before a process is started again: 0.5 after the first death in a row, then 1, 2, 4
+    and so on up to 30."""
+    return min(_MAX_DELAY_S, _FIRST_DELAY_S * 2.0 ** min(deaths - 1, 30))

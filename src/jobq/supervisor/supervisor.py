@@ -22,9 +22,7 @@ from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
 
-from jobq.supervisor.process import WorkerProcess
-from jobq.supervisor.seat import Seat, Why
-from jobq.supervisor.wire import Order, Report
+from jobq.supervisor.process import Order, Report, Seat, Why, WorkerProcess
 
 log = logging.getLogger("jobq.supervisor")
 

@@ -8,11 +8,10 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Any
 
-from jobq.core.checks import check_int, to_epoch_ms
-from jobq.core.codec import JSON
-from jobq.core.records import Checkpoint, Lease, LeaseRef, QueueName, Steps
-from jobq.core.steps import RecordedSteps, StepRecord, pack, unpack
-from jobq.core.waits import Children, Inbox
+from jobq.core.records.jobs import Checkpoint, Lease, LeaseRef, QueueName, Steps
+from jobq.core.rules.waits import Children, Inbox, RecordedSteps, StepRecord, pack_steps, unpack
+from jobq.core.values.checks import check_int, to_epoch_ms
+from jobq.core.values.codec import JSON
 from jobq.errors import ConfigError
 from jobq.executors.running import running
 from jobq.stores.base import Store
@@ -78,7 +77,10 @@ def fake_job(
         saved=None if saved is None else JSON.encode(saved),
         signals=tuple((name, JSON.encode(value)) for name, value in (signals or {}).items()),
         steps=tuple(
-            (name, pack(StepRecord(n=n, result=JSON.encode(value), attempt=1, at_ms=created_ms)))
+            (
+                name,
+                pack_steps(StepRecord(n=n, result=JSON.encode(value), attempt=1, at_ms=created_ms)),
+            )
             for n, (name, value) in enumerate((steps or {}).items())
         ),
         meta=None if meta is None else dict(meta),

@@ -11,14 +11,13 @@ from jobq.api.queue import Queue
 from jobq.api.task import Task
 from jobq.client import portal
 from jobq.client.ids import new_id
-from jobq.core.checks import check_int, shown
-from jobq.core.records import QueueName
+from jobq.core.records.jobs import QueueName
+from jobq.core.values.checks import check_int, shown
 from jobq.engine.handler import Handler
 from jobq.engine.scheduler import fire_due, put_planned
 from jobq.errors import ConfigError, InvalidJob
 from jobq.testing.clock import FakeClock
-from jobq.testing.drainer import Drainer
-from jobq.testing.inline import CallPlain, call_here, run_calling_here
+from jobq.testing.drainer import CallPlain, Drainer, call_here, run_calling_here
 
 
 def queue(name: str = "test", **declared: Any) -> Queue:

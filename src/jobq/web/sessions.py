@@ -1,4 +1,4 @@
-"""Signed cookies: who has signed in, and the token that every form of a page carries."""
+"""Signed cookies: who has signed in, and the token of every form; and response headers."""
 
 from __future__ import annotations
 
@@ -11,6 +11,10 @@ import time
 from collections.abc import Callable
 
 import msgspec
+from starlette.datastructures import MutableHeaders
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from jobq.access.principal import Principal
 from jobq.errors import ConfigError
@@ -119,3 +123,82 @@ class Signer:
 def new_csrf_cookie() -> str:
     """A value of the CSRF cookie that nobody can guess."""
     return os.urandom(16).hex()
+
+
+# Cookies: only for this application, never readable by scripts, encrypted where pages are.
+
+
+def with_csrf_cookie(request: Request, response: Response) -> Response:
+    """The response with the cookie that the tokens of its forms belong to."""
+    cookie = getattr(request.state, "new_csrf_cookie", None)
+    if cookie is not None:
+        set_cookie(request, response, CSRF, cookie)
+    return response
+
+
+def set_cookie(
+    request: Request, response: Response, name: str, value: str, seconds: int | None = None
+) -> None:
+    """Set a cookie, for some seconds or until the browser is closed."""
+    response.set_cookie(
+        name,
+        value,
+        max_age=seconds,
+        path=cookie_path(request),
+        secure=request.url.scheme == "https",
+        httponly=True,
+        samesite="lax",
+    )
+
+
+def cookie_path(request: Request) -> str:
+    """Where the application is mounted."""
+    return str(request.scope.get("root_path", "")).rstrip("/") or "/"
+
+
+# Headers of every response: what a browser may load, and what it may keep.
+
+CSP = "; ".join(
+    (
+        "default-src 'none'",
+        "script-src 'self'",
+        "style-src 'self'",
+        "img-src 'self'",
+        "font-src 'self'",
+        "connect-src 'self'",
+        "form-action 'self'",
+        "frame-ancestors 'none'",
+        "base-uri 'none'",
+    )
+)
+"""Only files of the dashboard itself. No inline script, no inline style, no eval."""
+
+HEADERS = {
+    "Content-Security-Policy": CSP,
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "same-origin",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Permissions-Policy": "camera=(), geolocation=(), microphone=()",
+}
+
+
+class Headers:
+    """Adds the headers to every response. What says nothing else is not kept by caches."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve a request."""
+
+        async def with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                for name, value in HEADERS.items():
+                    headers[name] = value
+                headers.setdefault("Cache-Control", "no-store")
+            await send(message)
+
+        await self._app(scope, receive, with_headers)

@@ -1,4 +1,4 @@
-"""Who makes a request, and whether the request may be another site's.
+"""Who makes a request, whether it may be another site's, and signing in with a token on a page.
 
 A request is one of these, in this order:
 
@@ -15,18 +15,30 @@ from __future__ import annotations
 
 import hmac
 import inspect
+import logging
 import time
 from collections.abc import Awaitable, Callable
 from urllib.parse import SplitResult, urlsplit
 
 import msgspec
 from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
 
 from jobq.access.principal import SCOPES, Principal
-from jobq.core.checks import shown
-from jobq.core.hosts import is_loopback
+from jobq.core.values.checks import shown
+from jobq.core.values.printable import is_loopback
 from jobq.errors import AccessDenied, ConfigError, Unauthenticated
-from jobq.web.sessions import CSRF, SESSION, Session, Signer, new_csrf_cookie
+from jobq.web.api import back, body_of
+from jobq.web.render import render, url
+from jobq.web.sessions import (
+    CSRF,
+    SESSION,
+    Session,
+    Signer,
+    cookie_path,
+    new_csrf_cookie,
+    set_cookie,
+)
 from jobq.web.tokens import Authenticator, KeyHolder, TokenFile, digest_of
 
 HostAuth = Callable[[Request], "Principal | Awaitable[Principal | None] | None"]
@@ -231,3 +243,51 @@ class Attempts:
     def failed(self, address: str) -> None:
         """A wrong token came from this address."""
         self._failed[address] = self._failed.get(address, 0) + 1
+
+
+# Signing in with a token on a page, and signing out.
+
+log = logging.getLogger("jobq.web")
+
+
+async def sign_in_page(request: Request) -> Response:
+    """The page on which a person enters a token."""
+    gate: Gate = request.state.gate
+    if not gate.by_token:
+        return RedirectResponse(url(request, "overview"), status_code=303)
+    return render(request, "sign_in.html", next=request.query_params.get("next", ""), problem="")
+
+
+async def sign_in(request: Request) -> Response:
+    """Begin a session. A wrong token shows the page again."""
+    gate: Gate = request.state.gate
+    fields, _ = await body_of(request)
+    target = back(request, fields)
+    token = str(fields.get("token") or "").strip()
+    try:
+        check_origin(request)
+        session = await gate.sign_in(request, token)
+    except Unauthenticated as e:
+        return render(request, "sign_in.html", status=401, next=target, problem=str(e))
+    except TooManyAttempts as e:
+        page = render(request, "sign_in.html", status=429, next=target, problem=str(e))
+        page.headers["Retry-After"] = "60"
+        return page
+    response = RedirectResponse(target, status_code=303)
+    set_cookie(request, response, SESSION, gate.signer.cookie(session), gate.signer.left_s(session))
+    log.info("%s has signed in", session.principal.subject)
+    return response
+
+
+async def sign_out(request: Request) -> Response:
+    """End the session."""
+    gate: Gate = request.state.gate
+    admission: Admission = request.state.admission
+    fields, _ = await body_of(request)
+    token = request.headers.get("x-csrf-token") or fields.get("csrf_token")
+    gate.check_csrf(request, admission, token)
+    if admission.session is not None:
+        gate.signer.end(admission.session)
+    response = RedirectResponse(url(request, "sign_in"), status_code=303)
+    response.delete_cookie(SESSION, path=cookie_path(request))
+    return response

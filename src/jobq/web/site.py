@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -17,23 +16,21 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import Receive, Scope, Send
 
 from jobq.access.caller_errors import CallerErrors, Unready
-from jobq.access.guard import GuardedStore
+from jobq.access.guarded.store import GuardedStore
 from jobq.access.principal import Principal
 from jobq.access.quotas import TenantRules
 from jobq.access.table import ROUTES
-from jobq.client.store_handles import handle, release
+from jobq.client.connection import release_handle, shared_handle
 from jobq.errors import AccessDenied, InvalidJob, JobqError
 from jobq.stores.base import Store
-from jobq.web import api, entering, live
-from jobq.web.cookies import with_csrf_cookie
+from jobq.web import api, feeds, signing_in
 from jobq.web.data.job import download
 from jobq.web.data.view import View
 from jobq.web.feeds import Hub
-from jobq.web.headers import Headers
-from jobq.web.pages import PAGES, Page
+from jobq.web.pages import PAGES, Page, handlers
 from jobq.web.refusals import path_of, refusal, status_of, wants_json
 from jobq.web.render import url, view_of
-from jobq.web.sessions import CSRF, Signer
+from jobq.web.sessions import CSRF, Headers, Signer, with_csrf_cookie
 from jobq.web.signing_in import EVERYONE, Admission, Gate, SignIn
 
 _STATIC = Path(__file__).parent / "static"
@@ -106,7 +103,7 @@ class Dashboard:
         """Connect to the store. The first request does it otherwise."""
         if self._handle is None:
             self._handle = (
-                await handle(self._given) if isinstance(self._given, str) else self._given
+                await shared_handle(self._given) if isinstance(self._given, str) else self._given
             )
 
     def end_streams(self) -> None:
@@ -119,7 +116,7 @@ class Dashboard:
         opened, self._handle = self._handle, None
         self._guarded.clear()
         if isinstance(self._given, str) and opened is not None:
-            await release(opened)
+            await release_handle(opened)
 
     async def __aenter__(self) -> Dashboard:
         await self.open()
@@ -221,10 +218,10 @@ class Dashboard:
 
 def _routes() -> list[BaseRoute]:
     routes = [
-        Route("/sign-in", entering.sign_in_page, methods=["GET"]),
-        Route("/sign-in", entering.sign_in, methods=["POST"]),
-        Route("/sign-out", entering.sign_out, methods=["POST"]),
-        Route("/live", live.live, methods=["GET"]),
+        Route("/sign-in", signing_in.sign_in_page, methods=["GET"]),
+        Route("/sign-in", signing_in.sign_in, methods=["POST"]),
+        Route("/sign-out", signing_in.sign_out, methods=["POST"]),
+        Route("/live", feeds.live, methods=["GET"]),
         Route("/payload", _payload, methods=["GET"]),
         *api.routes(),
         *(Route(page.path, _page(page), methods=["GET"]) for page in PAGES),
@@ -256,7 +253,7 @@ def _guarded(route: Route) -> Route:
 
 
 def _page(page: Page) -> Any:
-    handler = import_module(f"jobq.web.pages.{page.name}").page
+    handler = getattr(handlers, f"{page.name}_page")
 
     async def get(request: Request) -> Response:
         request.state.page_name = page.name

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Protocol, runtime_checkable
 
 from jobq.access.principal import SCOPES, Principal, Scope
-from jobq.core.checks import check_actor, check_tenant
+from jobq.core.values.checks import check_actor, check_tenant
 from jobq.errors import ConfigError, Unauthenticated
 
 log = logging.getLogger("jobq.web")

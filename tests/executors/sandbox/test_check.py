@@ -14,8 +14,7 @@ from jobq import Permissions
 from jobq.cli.worker import main
 from jobq.executors import sandbox
 from jobq.executors.sandbox import kernel as kernels
-from jobq.executors.sandbox.kernel import Kernel, missing
-from jobq.executors.sandbox.report import features
+from jobq.executors.sandbox.kernel import Kernel, features, missing
 
 GUIDE = Path(__file__).parents[3] / "docs/guide/permissions.md"
 MODERN = Kernel(landlock=6, seccomp=True, root=False, counts_processes=True)
@@ -95,7 +94,7 @@ def test_check_sandbox_prints_each_permission_and_says_what_is_missing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(
-        "jobq.executors.sandbox.report.this_kernel",
+        "jobq.executors.sandbox.kernel.this_kernel",
         lambda: Kernel(landlock=3, seccomp=True, root=False, counts_processes=False),
     )
     result = CliRunner().invoke(main, ["--check-sandbox"])
@@ -115,7 +114,7 @@ def test_check_sandbox_prints_each_permission_and_says_what_is_missing(
 
 
 def test_check_sandbox_needs_no_app(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("jobq.executors.sandbox.report.this_kernel", lambda: MODERN)
+    monkeypatch.setattr("jobq.executors.sandbox.kernel.this_kernel", lambda: MODERN)
     result = CliRunner().invoke(main, ["--check-sandbox"])
     assert (result.exit_code, "enforces all permissions" in result.output) == (0, True)
 

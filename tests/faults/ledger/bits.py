@@ -23,7 +23,7 @@ from typing import Literal
 
 import apsw
 
-from jobq.core.records import Filter, JobSpec, QueueName
+from jobq.core.records.jobs import Filter, JobSpec, QueueName
 from jobq.errors import JobqError
 from jobq.stores import open_store
 from scripts.postgres import FAST, Server, as_nobody

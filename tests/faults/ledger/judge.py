@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from itertools import chain, pairwise
 from typing import Literal, NamedTuple
 
-from jobq.core.states import Kind, State, legal
+from jobq.core.records.states import Kind, State, legal
 from tests.faults.ledger.facts import Event, Run, Story
 
 RETURNS = frozenset({"stalled", "retried", "released", "snoozed", "limited"})

@@ -16,7 +16,7 @@ from itertools import cycle, islice
 from pathlib import Path
 
 from jobq import Queue
-from jobq.core.states import ENDED
+from jobq.core.records.states import ENDED
 from jobq.errors import StoreUnavailable
 from tests.faults.ledger import facts
 from tests.faults.ledger.journal import Journal

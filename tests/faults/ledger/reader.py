@@ -16,9 +16,9 @@ import sys
 from pathlib import Path
 from typing import NamedTuple
 
-from jobq.core.event_records import EventRecord
-from jobq.core.records import Filter, QueueName
-from jobq.core.states import ENDED
+from jobq.core.records.events import EventRecord
+from jobq.core.records.jobs import Filter, QueueName
+from jobq.core.records.states import ENDED
 from jobq.errors import StoreUnavailable
 from jobq.stores import open_store
 from jobq.stores.base import Store

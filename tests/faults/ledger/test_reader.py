@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from jobq.core.event_records import EventRecord
-from jobq.core.records import QueueName
-from jobq.core.states import Kind, State
+from jobq.core.records.events import EventRecord
+from jobq.core.records.jobs import QueueName
+from jobq.core.records.states import Kind, State
 from tests.faults.ledger import facts, reader
 from tests.faults.ledger.reader import Log, Torn, passes
 

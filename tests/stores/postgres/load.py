@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from jobq import Queue, State, Worker
-from jobq.core.records import QueueName
+from jobq.core.records.jobs import QueueName
 from jobq.errors import StoreUnavailable
 from jobq.stores import open_store
 from jobq_conformance.audit import audit

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from jobq.core.records import Claim, JobSpec, QueueName
-from jobq.core.states import State
+from jobq.core.records.jobs import Claim, JobSpec, QueueName
+from jobq.core.records.states import State
 from jobq.errors import ConfigError, StoreUnavailable
 from jobq.stores import open_store
 from scripts import postgres

@@ -10,7 +10,7 @@ import pytest
 
 import jobq
 from jobq import Queue, Worker, current_job, transaction
-from jobq.core.records import Claim, QueueName
+from jobq.core.records.jobs import Claim, QueueName
 from jobq.stores import open_store
 from tests.stores.postgres import servers
 from tests.stores.postgres.callers import add_to, ids

@@ -21,9 +21,9 @@ from jobq import (
     Worker,
     current_job,
 )
-from jobq.core.records import Claim, Complete, LeaseRef, QueueName
+from jobq.core.records.jobs import Claim, Complete, LeaseRef, QueueName
 from jobq.stores import open_store
-from jobq.stores.postgres import completing
+from jobq.stores.postgres import caller
 from tests.stores.postgres.servers import ask
 from tests.waiting import PATIENCE_S, nothing_happens, until
 
@@ -217,7 +217,7 @@ async def test_a_lost_lease_aborts_the_transaction(queue: Queue, store: str, url
 async def test_keys_locks_parents_and_callers_follow_after_the_commit(
     store: str, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(completing, "FOLLOW_MS", 10**9)  # no tick does it: the worker must
+    monkeypatch.setattr(caller, "FOLLOW_MS", 10**9)  # no tick does it: the worker must
     async with Queue("keyed", store, mode="keyed") as queue:
 
         @queue.task(key="key", unique=Unique("key", "n"))
@@ -259,7 +259,7 @@ async def test_a_tick_does_what_follows_if_the_worker_died(store: str, url: str)
             await handle.join(conn).complete_async(ref, b"1")  # type: ignore[attr-defined]
             await conn.commit()
         assert (await handle.put([work.bind()._spec]))[0].duplicate  # it still has its lock
-        clock[0] += completing.FOLLOW_MS + 1
+        clock[0] += caller.FOLLOW_MS + 1
         await handle.tick()
         assert not (await handle.put([work.bind()._spec]))[0].duplicate
         # The worker was only slow: its outcome is not stale.

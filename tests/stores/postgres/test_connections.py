@@ -20,8 +20,7 @@ from jobq.errors import ConfigError, StoreUnavailable
 from jobq.stores.postgres import schema
 from jobq.stores.postgres.address import parse
 from jobq.stores.postgres.clock import StoreClock
-from jobq.stores.postgres.connection import Connections
-from jobq.stores.postgres.connection_thread import Kind
+from jobq.stores.postgres.connection import Connections, Kind
 from jobq.stores.postgres.link import Link
 from jobq.stores.postgres.mailbox import ChannelMailbox
 from jobq.stores.postgres.memory import PostgresMemory
@@ -75,7 +74,7 @@ async def connected(url: str) -> AsyncIterator[Connections]:
 @pytest.fixture(autouse=True)
 def _only_execute(monkeypatch: pytest.MonkeyPatch) -> None:
     """The work of these tests records nothing that the shared logic would have to finish."""
-    monkeypatch.setattr("jobq.stores.postgres.connection_thread.finish", lambda tx: None)
+    monkeypatch.setattr("jobq.stores.postgres.connection.finish", lambda tx: None)
 
 
 def insert(tx: Tx, n: int) -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from jobq.core.records import Filter, JobKey, JobSpec, QueueName
-from jobq.core.states import State
+from jobq.core.records.jobs import Filter, JobKey, JobSpec, QueueName
+from jobq.core.records.states import State
 from jobq.stores import open_store
 from tests.stores.postgres.servers import ask
 

@@ -8,15 +8,15 @@ from contextlib import suppress
 
 import pytest
 
-from jobq.core.commands import Cancel
-from jobq.core.queues import Limits
-from jobq.core.records import JobKey
-from jobq.core.states import State
+from jobq.core.records.commands import Cancel
+from jobq.core.records.jobs import JobKey
+from jobq.core.records.queues import Limits
+from jobq.core.records.states import State
 from jobq.errors import StoreUnavailable
 from jobq.stores import open_store
 from jobq.stores.postgres import fast
-from jobq.stores.postgres.claiming import Claiming
-from jobq.stores.postgres.connection_thread import Kind
+from jobq.stores.postgres.connection import Kind
+from jobq.stores.postgres.fast import Claiming
 from jobq.stores.postgres.link import Link, LinkLost
 from jobq.stores.postgres.store import PostgresStore
 from jobq_conformance.audit import audit

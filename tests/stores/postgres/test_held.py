@@ -8,8 +8,8 @@ from contextlib import asynccontextmanager, contextmanager
 import psycopg
 import pytest
 
-from jobq.core.commands import Remove, Reprioritise, Rerun
-from jobq.core.queues import QueueConfig, RetentionData
+from jobq.core.records.commands import Remove, Reprioritise, Rerun
+from jobq.core.records.queues import QueueConfig, RetentionData
 from jobq.stores import open_store
 from jobq.stores.postgres import fast, floors, held
 from jobq.stores.postgres.store import PostgresStore

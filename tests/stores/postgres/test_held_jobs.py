@@ -12,8 +12,8 @@ import pytest
 from msgspec.structs import replace
 
 from jobq import LockTimeout
-from jobq.core.commands import Cancel, Remove, Rerun
-from jobq.core.records import (
+from jobq.core.records.commands import Cancel, Remove, Rerun
+from jobq.core.records.jobs import (
     Claim,
     Edge,
     JobKey,
@@ -24,7 +24,7 @@ from jobq.core.records import (
     UniqueMode,
     UniqueSpec,
 )
-from jobq.core.states import State
+from jobq.core.records.states import State
 from jobq.stores import open_store
 from jobq.stores.postgres.store import PostgresStore
 from jobq_conformance.audit import audit

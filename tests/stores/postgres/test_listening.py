@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from jobq.core.records import Claim, JobSpec, QueueName, Topic
+from jobq.core.records.jobs import Claim, JobSpec, QueueName, Topic
 from jobq.stores import open_store
 from jobq.stores.base import Store
 from jobq.stores.postgres import mailbox

@@ -8,7 +8,7 @@ import psycopg
 import pytest
 
 from jobq.stores import open_store
-from jobq.stores.postgres import log_segments, trimming
+from jobq.stores.postgres import event_log, log_segments
 from jobq.stores.postgres.log_segments import Segment, due
 from jobq_conformance.kit import Desk, FakeClock, fresh_queue
 from tests.stores.postgres.servers import Server, ask
@@ -59,7 +59,7 @@ async def test_an_old_slot_that_nobody_needs_is_truncated(
     await desk.tick()
     slot = age(server, log_segments.OLD_H, desk)
     await desk.put("c")
-    monkeypatch.setattr(trimming, "LOG_EVENTS", 1)
+    monkeypatch.setattr(event_log, "LOG_EVENTS", 1)
     await desk.tick()  # drops the events of a and b
     await desk.tick()
     assert rows(server, slot, desk) == 0
@@ -88,7 +88,7 @@ async def test_moved_entries_are_deleted_when_their_log_drops_them(
     age(server, log_segments.MOVE_H, desk)
     await desk.tick()
     await desk.put("b")
-    monkeypatch.setattr(trimming, "LOG_EVENTS", 1)
+    monkeypatch.setattr(event_log, "LOG_EVENTS", 1)
     await desk.tick()
     await desk.tick()
     assert rows(server, "kept", desk) == 0
@@ -103,7 +103,7 @@ async def test_a_slot_that_a_transaction_still_writes_to_is_left_alone(
     await desk.tick()
     slot = age(server, log_segments.OLD_H, desk)
     await desk.put("c")
-    monkeypatch.setattr(trimming, "LOG_EVENTS", 1)
+    monkeypatch.setattr(event_log, "LOG_EVENTS", 1)
     with psycopg.connect(server.url) as open_one:
         open_one.execute(
             f"insert into jobq.entries (qid, at_ms, n, slot) values (0, 1, 0, {slot})".encode()

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 import psycopg
 import pytest
 
-from jobq.core.states import State
+from jobq.core.records.states import State
 from jobq.stores import open_store
 from jobq.stores.postgres import numbering
 from jobq_conformance.kit import Desk, FakeClock, complete, fresh_queue

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Iterator
 import pytest
 
 from jobq import Queue, Worker
-from jobq.core.records import Claim, JobSpec, QueueName
+from jobq.core.records.jobs import Claim, JobSpec, QueueName
 from jobq.stores import open_store
 from jobq.stores.base import Store
 from tests.stores.postgres import servers

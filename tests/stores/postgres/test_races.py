@@ -15,11 +15,11 @@ from itertools import count
 import psycopg
 import pytest
 
-from jobq.core.commands import Cancel
-from jobq.core.event_records import EventRecord
-from jobq.core.queues import Limits, QueueConfig
-from jobq.core.records import Claim, Lease, QueueName, UniqueSpec
-from jobq.core.states import State
+from jobq.core.records.commands import Cancel
+from jobq.core.records.events import EventRecord
+from jobq.core.records.jobs import Claim, Lease, QueueName, UniqueSpec
+from jobq.core.records.queues import Limits, QueueConfig
+from jobq.core.records.states import State
 from jobq.stores import open_store
 from jobq.stores.base import Store
 from jobq_conformance.kit import LEASE, Desk, FakeClock, complete, fresh_queue, retry

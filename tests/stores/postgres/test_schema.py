@@ -18,8 +18,7 @@ from jobq.errors import ConfigError, CorruptStore
 from jobq.stores import open_store
 from jobq.stores.postgres import schema
 from jobq.stores.postgres.address import parse
-from jobq.stores.postgres.connection import Connections
-from jobq.stores.postgres.connection_thread import Kind
+from jobq.stores.postgres.connection import Connections, Kind
 from jobq.stores.postgres.store import PostgresStore
 from tests.stores.postgres import servers
 from tests.stores.postgres.callers import add_to, ids

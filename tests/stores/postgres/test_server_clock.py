@@ -8,9 +8,9 @@ from contextlib import AsyncExitStack
 
 import pytest
 
-from jobq.core.queues import Limits, QueueConfig
-from jobq.core.records import Lease
-from jobq.core.states import State
+from jobq.core.records.jobs import Lease
+from jobq.core.records.queues import Limits, QueueConfig
+from jobq.core.records.states import State
 from jobq.stores import open_store
 from jobq.stores.postgres import clock as clocks
 from jobq.stores.postgres.clock import StoreClock

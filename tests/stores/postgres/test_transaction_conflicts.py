@@ -12,7 +12,7 @@ import pytest
 
 import jobq
 from jobq import LockTimeout, Queue, Unique, Worker, transaction
-from jobq.core.records import Claim, QueueName
+from jobq.core.records.jobs import Claim, QueueName
 from jobq.stores import open_store
 from jobq.stores.relational import locks
 from tests.stores.postgres.callers import active, add_to, ids

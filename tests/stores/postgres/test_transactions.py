@@ -12,7 +12,7 @@ import pytest
 
 import jobq
 from jobq import ConfigError, InvalidJob, LockTimeout, Queue, State, Worker, transaction
-from jobq.core.records import Claim, JobSpec, QueueName
+from jobq.core.records.jobs import Claim, JobSpec, QueueName
 from jobq.stores import open_store
 from jobq.sync import chain
 from jobq_conformance.spec_values import base, cases, rule, with_value

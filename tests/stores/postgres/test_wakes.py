@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from jobq.core.records import Claim, Complete, JobSpec, QueueName
+from jobq.core.records.jobs import Claim, Complete, JobSpec, QueueName
 from jobq.stores import open_store
 from jobq.stores.base import Store
 from jobq.stores.postgres import store as module

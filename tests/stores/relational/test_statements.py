@@ -11,7 +11,7 @@ import pytest
 from jobq.stores import relational, sqlite
 from jobq.stores.postgres.queries import SQL as POSTGRES
 from jobq.stores.relational.statements import Statements, load
-from jobq.stores.sqlite.queries import SQL as SQLITE
+from jobq.stores.sqlite.statements import SQL as SQLITE
 
 DIALECTS = {"sqlite": SQLITE, "postgres": POSTGRES}
 FILES = Statements.__struct_fields__

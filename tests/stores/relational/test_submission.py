@@ -8,14 +8,14 @@ from uuid import uuid4
 
 import pytest
 
-from jobq.core.commands import Remove
-from jobq.core.records import Edge, JobKey, JobSpec, QueueName
-from jobq.core.states import State
+from jobq.core.records.commands import Remove
+from jobq.core.records.jobs import Edge, JobKey, JobSpec, QueueName
+from jobq.core.records.states import State
 from jobq.errors import InvalidJob
 from jobq.stores import open_store
-from jobq.stores.relational import staging, submitting
+from jobq.stores.relational import staging, submission
 from jobq.stores.relational.store import RelationalStore
-from jobq.stores.relational.submitting import Flow
+from jobq.stores.relational.submission import Flow
 
 QUEUE = QueueName("t", "work")
 
@@ -68,7 +68,7 @@ async def test_a_check_that_fails_does_not_refuse_a_flow_that_another_caller_sub
         await other.put(SPECS, flow="f")
         await other.alter([Remove(job=JobKey(QUEUE, "x"))] * 2)
 
-    before(one, submitting.missing, act)
+    before(one, submission.missing, act)
     results = await one.put(SPECS, flow="f")
     assert {each.duplicate for each in results} == {True}
     assert (await other.count(QUEUE))[State.WAITING] == 10
@@ -83,7 +83,7 @@ async def test_a_flow_that_is_discarded_while_it_is_checked_is_not_reported_as_s
     async def act() -> None:
         await other._write(staging.discard, *Flow("t", "f"))  # its first step
 
-    before(one, submitting.page, act)
+    before(one, submission.result_page, act)
     with pytest.raises(InvalidJob, match="submit it again"):
         await one.put(SPECS, flow="f")
     assert {state: n for state, n in (await other.count(QUEUE)).items() if n} == {State.WAITING: 1}

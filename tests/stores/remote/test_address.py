@@ -8,7 +8,7 @@ import pytest
 
 from jobq.errors import ConfigError
 from jobq.stores import open_store
-from jobq.stores.base.token import token
+from jobq.stores.base.urls import token
 from jobq.stores.remote.address import parse
 
 

@@ -8,11 +8,10 @@ import msgspec
 import pytest
 
 from jobq import errors
-from jobq.core.records import JobSpec, PutResult, QueueName
-from jobq.core.states import State
+from jobq.core.records.jobs import JobSpec, PutResult, QueueName
+from jobq.core.records.states import State
 from jobq.rpc import contract, frames
-from jobq.rpc.frames import Beat, Call, Refusal, Unpacker, pack
-from jobq.rpc.refusals import error_of, refusal_of
+from jobq.rpc.frames import Beat, Call, Refusal, Unpacker, error_of, pack, refusal_of
 from jobq.rpc.v1 import workers_pb2
 from jobq.stores.base import Store
 

@@ -10,8 +10,7 @@ from typing import Any
 import apsw
 import pytest
 
-from jobq.core.queues import ScheduleSpec
-from jobq.core.records import (
+from jobq.core.records.jobs import (
     AnyOutcome,
     Claim,
     Complete,
@@ -24,12 +23,13 @@ from jobq.core.records import (
     LeaseRef,
     QueueName,
 )
-from jobq.core.states import State
-from jobq.core.workers import WorkerRecord
+from jobq.core.records.queues import ScheduleSpec
+from jobq.core.records.states import State
+from jobq.core.records.workers import WorkerRecord
 from jobq.stores import open_store
 from jobq.stores.sqlite import SqliteStore
 from jobq.stores.sqlite import damage as damages
-from jobq.stores.sqlite.columns import COLUMNS
+from jobq.stores.sqlite.statements import COLUMNS
 from jobq.stores.sqlite.tx import SqliteTx
 
 QUEUE, OTHER = QueueName("t", "q"), QueueName("t", "other")

@@ -6,9 +6,9 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from jobq.core.queues import QueueConfig
-from jobq.core.records import Claim, Complete, Fail, Failure, JobKey, JobSpec, QueueName
-from jobq.core.states import State
+from jobq.core.records.jobs import Claim, Complete, Fail, Failure, JobKey, JobSpec, QueueName
+from jobq.core.records.queues import QueueConfig
+from jobq.core.records.states import State
 from jobq.stores import open_store
 from jobq.stores.sqlite import SqliteStore
 

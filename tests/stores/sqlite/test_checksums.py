@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from jobq import ConfigError
-from jobq.core.records import Filter, JobKey, JobSpec, QueueName
+from jobq.core.records.jobs import Filter, JobKey, JobSpec, QueueName
 from jobq.errors import StoreUnavailable
 from jobq.stores import open_store
 from jobq.stores.sqlite import checksums

@@ -5,10 +5,10 @@ from __future__ import annotations
 import apsw
 import pytest
 
-from jobq.core.event_log import STATES
+from jobq.core.records.event_log import STATES
 from jobq.stores.relational import rows
-from jobq.stores.sqlite import queries, queue_rows, schema
-from jobq.stores.sqlite.columns import COLUMNS
+from jobq.stores.sqlite import schema, statements
+from jobq.stores.sqlite.statements import COLUMNS
 
 
 @pytest.fixture
@@ -38,7 +38,7 @@ def test_a_list_has_every_column_of_its_table(
 
 
 def test_a_queue_that_is_loaded_and_saved_keeps_every_value(connection: apsw.Connection) -> None:
-    hot = queries.load("hot.sql")
+    hot = statements.load("hot.sql")
     connection.execute(hot["make_queue"], ("t", "q"))
     names = COLUMNS["queue"].split(", ")
     numbers = {name: n for n, name in enumerate(names) if name[:2] in ("n_", "m_")}
@@ -53,15 +53,15 @@ def test_a_queue_that_is_loaded_and_saved_keeps_every_value(connection: apsw.Con
     for name, value in numbers.items():
         connection.execute(f"UPDATE queues SET {name} = {value}")
     (before,) = connection.execute(hot["queue"], ("t", "q")).fetchall()
-    queue = queue_rows.queue_row(before)
-    connection.execute(hot["save_queue"], queue_rows.values(queue))
+    queue = statements.queue_row(before)
+    connection.execute(hot["save_queue"], statements.values(queue))
     assert connection.execute(hot["queue"], ("t", "q")).fetchall() == [before]
     assert queue.counts == [numbers[f"n_{state}"] for state in STATES]
     assert queue.figures == [numbers[f"m_{figure}"] for figure in rows.FIGURES]
 
 
 def test_a_job_that_is_loaded_and_saved_keeps_every_value(connection: apsw.Connection) -> None:
-    hot = queries.load("hot.sql")
+    hot = statements.load("hot.sql")
     new = rows.NewJob(
         qid=1,
         id="a",

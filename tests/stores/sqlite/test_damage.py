@@ -8,9 +8,9 @@ from collections.abc import AsyncIterator
 import pytest
 
 from jobq import CorruptStore, Queue, Worker
-from jobq.core.queues import Limits, QueueConfig
-from jobq.core.records import Claim, Complete, Filter, JobKey, JobSpec, Lease, QueueName
-from jobq.core.states import State
+from jobq.core.records.jobs import Claim, Complete, Filter, JobKey, JobSpec, Lease, QueueName
+from jobq.core.records.queues import Limits, QueueConfig
+from jobq.core.records.states import State
 from jobq.stores import open_store
 from jobq.stores.sqlite import SqliteStore, trimming
 

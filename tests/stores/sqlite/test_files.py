@@ -10,8 +10,8 @@ import msgspec
 import pytest
 
 from jobq import ConfigError
-from jobq.core.records import Claim, Edge, JobKey, JobSpec, QueueName
-from jobq.core.states import State
+from jobq.core.records.jobs import Claim, Edge, JobKey, JobSpec, QueueName
+from jobq.core.records.states import State
 from jobq.errors import InvalidJob, StoreUnavailable
 from jobq.stores import open_store
 from jobq.stores.sqlite import SqliteStore

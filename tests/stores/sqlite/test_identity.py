@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 
 from jobq import StoreUnavailable
-from jobq.core.records import Claim, JobSpec, QueueName
+from jobq.core.records.jobs import Claim, JobSpec, QueueName
 from jobq.stores import open_store
-from jobq.stores.sqlite import checkpoints, identity
+from jobq.stores.sqlite import files, wal
 
 QUEUE = QueueName("t", "q")
 
@@ -28,7 +28,7 @@ def spec(id: str) -> JobSpec:
 @pytest.fixture
 def checks_always(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each write checks, not only one per second: nobody has to wait."""
-    monkeypatch.setattr(identity, "CHECK_S", 0.0)
+    monkeypatch.setattr(files, "CHECK_S", 0.0)
 
 
 @pytest.mark.usefixtures("checks_always")
@@ -59,8 +59,8 @@ async def test_nothing_is_accepted_after_the_file_was_replaced(tmp_path: Path) -
 async def test_a_sleeping_worker_learns_that_its_file_is_gone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(identity, "CHECK_S", 0.0)
-    monkeypatch.setattr(checkpoints, "WATCH_S", 0.05)
+    monkeypatch.setattr(files, "CHECK_S", 0.0)
+    monkeypatch.setattr(wal, "WATCH_S", 0.05)
     claim = Claim(queues=(QUEUE,), limit=1, lease_ms=60_000)
     with caplog.at_level(logging.ERROR, "jobq"):
         async with open_store(f"sqlite:///{tmp_path}/jobs.db") as store:

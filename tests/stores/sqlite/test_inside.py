@@ -8,9 +8,18 @@ from typing import Any
 
 import pytest
 
-from jobq.core.commands import Remove, SendSignal
-from jobq.core.queues import Limits, QueueConfig, RetentionData, Window
-from jobq.core.records import Claim, Complete, JobKey, JobSpec, Lease, LeaseRef, Note, QueueName
+from jobq.core.records.commands import Remove, SendSignal
+from jobq.core.records.jobs import (
+    Claim,
+    Complete,
+    JobKey,
+    JobSpec,
+    Lease,
+    LeaseRef,
+    Note,
+    QueueName,
+)
+from jobq.core.records.queues import Limits, QueueConfig, RetentionData, Window
 from jobq.stores import open_store
 from jobq.stores.sqlite import SqliteStore, trimming
 

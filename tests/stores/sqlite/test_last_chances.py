@@ -6,10 +6,10 @@ from pathlib import Path
 
 import apsw
 
-from jobq.core.commands import Cancel
-from jobq.core.records import QueueName
+from jobq.core.records.commands import Cancel
+from jobq.core.records.jobs import QueueName
 from jobq.stores import open_store
-from jobq.stores.relational import settings
+from jobq.stores.relational import packed
 from jobq_conformance.kit import SECOND, Desk, FakeClock, complete, release
 
 
@@ -18,7 +18,7 @@ def frail(path: Path) -> int:
     with apsw.Connection(str(path)) as connection:
         ((blob,),) = connection.execute("SELECT settings FROM queues").fetchall()
     assert isinstance(blob, bytes)
-    return settings.unpack(blob).frail
+    return packed.unpack_settings(blob).frail
 
 
 async def test_the_count_follows_the_jobs_and_returns_to_zero(tmp_path: Path) -> None:

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from jobq.core.event_records import EventRecord
-from jobq.core.records import JobSpec, QueueName
+from jobq.core.records.events import EventRecord
+from jobq.core.records.jobs import JobSpec, QueueName
 from jobq.stores import open_store
 from jobq.stores.base import Store
 from jobq.stores.sqlite import trimming

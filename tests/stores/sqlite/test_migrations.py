@@ -12,9 +12,9 @@ import apsw
 import pytest
 
 from jobq import __version__
-from jobq.core.commands import Rerun
-from jobq.core.records import JobKey, JobSpec
-from jobq.core.states import State
+from jobq.core.records.commands import Rerun
+from jobq.core.records.jobs import JobKey, JobSpec
+from jobq.core.records.states import State
 from jobq.errors import ConfigError, CorruptStore
 from jobq.stores import open_store
 from tests.stores.written_by_0_1 import (

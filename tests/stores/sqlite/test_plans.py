@@ -7,7 +7,8 @@ import re
 import apsw
 import pytest
 
-from jobq.stores.sqlite import queries, schema
+from jobq.stores.sqlite import schema
+from jobq.stores.sqlite.statements import load
 
 # Tables with a row per queue, worker, listener or flow, but not per job; and lists in parameters.
 SMALL = {
@@ -38,7 +39,7 @@ FILES = (
 
 
 def statements() -> list[tuple[str, str]]:
-    return [(f"{file}:{name}", sql) for file in FILES for name, sql in queries.load(file).items()]
+    return [(f"{file}:{name}", sql) for file in FILES for name, sql in load(file).items()]
 
 
 @pytest.fixture(scope="module")
@@ -65,14 +66,14 @@ def test_a_statement_finds_its_rows_by_an_index(
 
 
 def test_a_claim_reads_the_head_of_the_queue_in_order(connection: apsw.Connection) -> None:
-    hot = queries.load("hot.sql")
+    hot = load("hot.sql")
     steps = plan(connection, hot["claim_plain"])
     assert any("jobs_line" in step for step in steps), steps
     assert not any("TEMP B-TREE" in step for step in steps), steps
 
 
 def test_members_of_a_flow_are_found_by_their_ids(connection: apsw.Connection) -> None:
-    steps = plan(connection, queries.load("ties.sql")["staged_among"])
+    steps = plan(connection, load("ties.sql")["staged_among"])
     assert any("queue=? AND id=?" in step for step in steps), steps
 
 
@@ -82,5 +83,5 @@ def test_members_of_a_flow_are_found_by_their_ids(connection: apsw.Connection) -
 def test_jobs_whose_time_has_come_are_found_by_the_clock_index(
     connection: apsw.Connection, name: str
 ) -> None:
-    steps = plan(connection, queries.load("hot.sql")[name])
+    steps = plan(connection, load("hot.sql")[name])
     assert all("jobs_clock" in step for step in steps), steps

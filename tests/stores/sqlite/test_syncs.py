@@ -9,7 +9,7 @@ import pytest
 
 from jobq.errors import ConfigError
 from jobq.stores import open_store
-from jobq.stores.sqlite import checkpoints
+from jobq.stores.sqlite import wal
 from jobq.stores.sqlite.database import Database
 from jobq_conformance.kit import Desk, FakeClock, fresh_queue
 from tests.waiting import until
@@ -28,8 +28,8 @@ def synced(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[str]:
             files.append(name)
 
     monkeypatch.setattr(os, "fsync", recorded)
-    monkeypatch.setattr(checkpoints, "WATCH_S", 0.05)
-    monkeypatch.setattr(checkpoints, "SYNC_S", 0.05)
+    monkeypatch.setattr(wal, "WATCH_S", 0.05)
+    monkeypatch.setattr(wal, "SYNC_S", 0.05)
     return files
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import apsw
 import pytest
 
-from jobq.core.records import JobSpec, QueueName
+from jobq.core.records.jobs import JobSpec, QueueName
 from jobq.stores import open_store
 from jobq.stores.sqlite import wal
 

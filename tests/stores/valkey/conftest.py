@@ -7,7 +7,7 @@ from itertools import count
 
 import pytest
 
-from jobq.core.records import QueueName
+from jobq.core.records.jobs import QueueName
 from jobq.stores import open_store
 from jobq.stores.valkey.store import ValkeyStore
 from tests.stores.valkey import servers

@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from itertools import count
 
-from jobq.core.records import Claim, Complete, Fail, Failure, JobSpec, Lease, QueueName, Settled
+from jobq.core.records.jobs import (
+    Claim,
+    Complete,
+    Fail,
+    Failure,
+    JobSpec,
+    Lease,
+    QueueName,
+    Settled,
+)
 from jobq.stores.base import Store
 
 _calls = count(1)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from jobq.core.queues import Fire, Limits, QueueConfig, ScheduleSpec
-from jobq.core.records import JobSpec, QueueName
-from jobq.core.states import State
+from jobq.core.records.jobs import JobSpec, QueueName
+from jobq.core.records.queues import Fire, Limits, QueueConfig, ScheduleSpec
+from jobq.core.records.states import State
 from jobq.errors import QueueFull
 from jobq.stores.valkey import keys
 from jobq.stores.valkey.store import ValkeyStore

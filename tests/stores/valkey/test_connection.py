@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from jobq import Job, Queue
-from jobq.core.records import Claim, JobKey, LeaseRef, Note, QueueName, Signal, Topic
+from jobq.core.records.jobs import Claim, JobKey, LeaseRef, Note, QueueName, Signal, Topic
 from jobq.errors import PayloadTooLarge, StoreUnavailable
 from jobq.stores import open_store
 from jobq.stores.base import Store

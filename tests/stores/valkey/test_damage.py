@@ -7,10 +7,10 @@ from collections.abc import AsyncIterator
 import pytest
 
 from jobq import CorruptStore, Queue, Worker
-from jobq.core.commands import Cancel
-from jobq.core.queues import QueueConfig
-from jobq.core.records import Claim, Filter, JobKey, Lease, QueueName
-from jobq.core.states import State
+from jobq.core.records.commands import Cancel
+from jobq.core.records.jobs import Claim, Filter, JobKey, Lease, QueueName
+from jobq.core.records.queues import QueueConfig
+from jobq.core.records.states import State
 from jobq.stores import open_store
 from jobq.stores.valkey import keys
 from jobq.stores.valkey.store import ValkeyStore

@@ -5,10 +5,10 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from jobq.core.commands import Remove
-from jobq.core.dead_letters import letter_id, second_letter_id
-from jobq.core.queues import QueueConfig
-from jobq.core.records import JobKey, QueueName
+from jobq.core.records.commands import Remove
+from jobq.core.records.jobs import JobKey, QueueName
+from jobq.core.records.queues import QueueConfig
+from jobq.core.rules.ended import letter_id, second_letter_id
 from jobq.stores.valkey import keys
 from jobq.stores.valkey.store import ValkeyStore
 from jobq_conformance.kit import read_all

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from jobq.core.failures import MAX_ERRORS
-from jobq.core.records import JobKey, QueueName, RetryLater
+from jobq.core.records.failures import MAX_ERRORS
+from jobq.core.records.jobs import JobKey, QueueName, RetryLater
 from jobq.stores.valkey import keys
 from jobq.stores.valkey.store import ValkeyStore
 from tests.stores.valkey.jobs import done, failed, spec, take

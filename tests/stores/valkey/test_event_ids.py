@@ -9,11 +9,11 @@ from pathlib import Path
 
 import msgspec
 
-from jobq.core.commands import Remove
-from jobq.core.event_records import EventRecord
-from jobq.core.queues import Limits, QueueConfig, ScheduleSpec
-from jobq.core.records import JobKey, QueueName
-from jobq.core.states import QueueKind, State
+from jobq.core.records.commands import Remove
+from jobq.core.records.events import EventRecord
+from jobq.core.records.jobs import JobKey, QueueName
+from jobq.core.records.queues import Limits, QueueConfig, ScheduleSpec
+from jobq.core.records.states import QueueKind, State
 from jobq.stores import open_store
 from jobq.stores.base import Store
 from jobq.stores.valkey import keys

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from jobq import Queue, Worker
-from jobq.core.queues import QueueConfig
-from jobq.core.records import QueueName
+from jobq.core.records.jobs import QueueName
+from jobq.core.records.queues import QueueConfig
 from jobq.errors import StoreUnavailable
 from jobq.stores import open_store
 from jobq.stores.valkey.keys import partition_of

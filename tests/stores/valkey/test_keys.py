@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from jobq.core.checks import MAX_NAME_LENGTH
-from jobq.core.records import QueueName
+from jobq.core.records.jobs import QueueName
+from jobq.core.values.checks import MAX_NAME_LENGTH
 from jobq.stores.valkey import keys
 from jobq.stores.valkey.store import ValkeyStore
 from tests.stores.valkey.jobs import spec, take

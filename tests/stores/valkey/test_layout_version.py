@@ -11,13 +11,13 @@ import hiredis
 import pytest
 
 from jobq import __version__
-from jobq.core.commands import Rerun, SendSignal
-from jobq.core.records import JobKey, QueueName
-from jobq.core.states import State
-from jobq.core.workers import WorkerRecord
+from jobq.core.records.commands import Rerun, SendSignal
+from jobq.core.records.jobs import JobKey, QueueName
+from jobq.core.records.states import State
+from jobq.core.records.workers import WorkerRecord
 from jobq.errors import ConfigError, CorruptStore
 from jobq.stores import open_store
-from jobq.stores.valkey import layout_version
+from jobq.stores.valkey.connection import STAMP
 from jobq.stores.valkey.store import ValkeyStore
 from tests.stores.valkey import servers
 from tests.stores.valkey.jobs import spec
@@ -69,7 +69,7 @@ async def test_an_old_store_gets_a_layout_and_loses_nothing(server: servers.Serv
     replay(server, Path(__file__).with_name("written_by_0_1.jsonl"))
     now_ms = WRITTEN_MS + 1
     async with open_store(server.url, clock=lambda: now_ms) as store:
-        assert layout_version.STAMP in server.tell("GET", KEY)
+        assert STAMP in server.tell("GET", KEY)
         await check_jobs(store)
         position = (await store.readers(WORK))["relay"]
         events = (await store.read_events(WORK, after=position)).events
@@ -113,7 +113,7 @@ async def test_a_store_that_was_flushed_under_running_workers_is_used_again(
         await store.put([spec(WORK, "a")])
         async with open_store(server.url) as another:
             assert (await another.count(WORK))[State.WAITING] == 1
-    assert layout_version.STAMP in server.tell("GET", KEY)
+    assert STAMP in server.tell("GET", KEY)
 
 
 # ── data of a newer jobq ──────────────────────────────────────────────────────────────────────────
@@ -122,8 +122,8 @@ async def test_a_store_that_was_flushed_under_running_workers_is_used_again(
 async def test_a_new_store_says_which_layout_it_has(
     store: ValkeyStore, server: servers.Server
 ) -> None:
-    assert json.loads(layout_version.STAMP) == {"layout": 2, "oldest": 2, "release": __version__}
-    assert layout_version.STAMP in server.tell("GET", KEY)
+    assert json.loads(STAMP) == {"layout": 2, "oldest": 2, "release": __version__}
+    assert STAMP in server.tell("GET", KEY)
 
 
 async def test_a_store_of_a_newer_layout_is_refused_with_both_versions(
@@ -161,7 +161,7 @@ async def test_an_older_layout_is_raised_and_the_older_library_deleted(
     assert b"jobq_v1" in server.tell("FUNCTION", "LOAD", old)
     async with open_store(server.url) as store:
         await store.put([spec(WORK, "a")])
-    assert layout_version.STAMP in server.tell("GET", KEY)
+    assert STAMP in server.tell("GET", KEY)
     assert b"jobq_v1" not in server.tell("FUNCTION", "LIST")
 
 

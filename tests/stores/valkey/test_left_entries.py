@@ -9,11 +9,11 @@ from random import Random
 
 import pytest
 
-from jobq.core.commands import Cancel, Remove, Reprioritise
-from jobq.core.records import JobKey, QueueName
+from jobq.core.records.commands import Cancel, Remove, Reprioritise
+from jobq.core.records.jobs import JobKey, QueueName
 from jobq.stores import open_store
 from jobq.stores.valkey import keys
-from jobq.stores.valkey.lua_names import texts
+from jobq.stores.valkey.keys import texts
 from jobq.stores.valkey.store import ValkeyStore
 from jobq_conformance.kit import Desk, FakeClock
 from jobq_conformance.lives import Lives

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-import jobq.stores.valkey.functions as library
-from jobq.core.records import QueueName
-from jobq.stores.valkey import job_bodies, lua_names
+import jobq.stores.valkey.library as library
+from jobq.core.records.jobs import QueueName
+from jobq.stores.valkey import jobs
+from jobq.stores.valkey.keys import DEFINITIONS, TABLES, with_values
 from jobq.stores.valkey.store import ValkeyStore
 from jobq.stores.valkey.stored_job import StoredOptions
 from tests.stores.valkey.jobs import spec, take
@@ -39,7 +40,7 @@ def test_a_released_library_never_changes() -> None:
 
 
 def test_the_library_contains_all_files() -> None:
-    assert {path.stem for path in FILES} == {*library.FILES, *lua_names.DEFINITIONS, "register"}
+    assert {path.stem for path in FILES} == {*library.FILES, *DEFINITIONS, "register"}
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
@@ -67,17 +68,17 @@ def test_a_file_takes_keys_and_positions_from_the_definitions(path: Path) -> Non
     code = re.sub(r"--[^\n]*", "", path.read_text())
     keys = re.findall(r'(?:prefix|keys\[1\]) \.\. "[^"\\]+"', code)
     positions = re.findall(r"\b(?:rec|run|body):(?:sub|byte)\(\d{2,}", code)
-    formats = re.findall(r'">[BI]\w+I\w*"', code) if path.stem not in lua_names.DEFINITIONS else []
+    formats = re.findall(r'">[BI]\w+I\w*"', code) if path.stem not in DEFINITIONS else []
     assert [*keys, *positions, *formats] == []
 
 
 def test_every_definition_is_used() -> None:
-    sources = [path for path in FILES if path.stem not in lua_names.DEFINITIONS]
+    sources = [path for path in FILES if path.stem not in DEFINITIONS]
     code = "".join(re.sub(r"--[^\n]*", "", path.read_text()) for path in sources)
     python = "".join(path.read_text() for path in LUA.parent.glob("*.py"))
     unused = [
         f"{table}.{name}"
-        for table, names in lua_names.TABLES.items()
+        for table, names in TABLES.items()
         for name in names
         if not re.search(rf"\b{table}\.{name}\b", code) and f'"{name}"' not in python
     ]
@@ -86,7 +87,7 @@ def test_every_definition_is_used() -> None:
 
 def test_a_name_that_is_not_defined_does_not_reach_the_server() -> None:
     with pytest.raises(KeyError, match="no_such_key"):
-        lua_names.with_values("call('GET', cx.prefix .. KEY.no_such_key)")
+        with_values("call('GET', cx.prefix .. KEY.no_such_key)")
 
 
 def test_copies_of_rules_name_functions_that_core_has() -> None:
@@ -112,7 +113,7 @@ def test_core_names_lua_functions_that_the_library_has() -> None:
 
 
 def test_every_option_that_is_written_is_read_back() -> None:
-    written = {name for _, name, _, _ in job_bodies._OPTIONS}
+    written = {name for _, name, _, _ in jobs._OPTIONS}
     assert written <= set(StoredOptions.__struct_encode_fields__)
 
 

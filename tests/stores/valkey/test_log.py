@@ -7,7 +7,7 @@ import logging
 
 import pytest
 
-from jobq.core.records import QueueName
+from jobq.core.records.jobs import QueueName
 from jobq.stores.valkey import keys
 from jobq.stores.valkey.store import ValkeyStore
 from tests.stores.valkey.jobs import spec

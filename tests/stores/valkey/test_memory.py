@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from jobq.client.ids import new_id
-from jobq.core.event_log import KINDS
-from jobq.core.records import QueueName
+from jobq.core.records.event_log import KINDS
+from jobq.core.records.jobs import QueueName
 from jobq.errors import ConfigError, StoreUnavailable
 from jobq.stores import open_store
 from jobq.stores.valkey.store import ValkeyStore

@@ -7,10 +7,8 @@ from collections import Counter
 
 import pytest
 
-from jobq.core.commands import Cancel, Revive
-from jobq.core.locks import LockRecord
-from jobq.core.queues import Fire, Limits, QueueConfig, ScheduleSpec, Window
-from jobq.core.records import (
+from jobq.core.records.commands import Cancel, Revive
+from jobq.core.records.jobs import (
     Claim,
     Edge,
     Filter,
@@ -20,7 +18,9 @@ from jobq.core.records import (
     QueueName,
     UniqueSpec,
 )
-from jobq.core.states import State
+from jobq.core.records.queues import Fire, Limits, QueueConfig, ScheduleSpec, Window
+from jobq.core.records.states import State
+from jobq.core.rules.locks import LockRecord
 from jobq.errors import ConfigError
 from jobq.stores import open_store
 from jobq.stores.valkey import keys

@@ -11,16 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from jobq.core.commands import Cancel
-from jobq.core.queues import QueueConfig, ScheduleSpec
-from jobq.core.records import (
-    Edge,
-    JobKey,
-    QueueName,
-    Topic,
-)
-from jobq.core.waits import child_note
-from jobq.core.workers import WorkerRecord
+from jobq.core.records.commands import Cancel
+from jobq.core.records.jobs import Edge, JobKey, QueueName, Topic
+from jobq.core.records.queues import QueueConfig, ScheduleSpec
+from jobq.core.records.workers import WorkerRecord
+from jobq.core.rules.waits import child_note
 from jobq.errors import ConfigError
 from jobq.stores import open_store
 from jobq.stores.base import Store

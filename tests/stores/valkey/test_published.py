@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from jobq.core.records import JobKey, QueueName
-from jobq.stores.valkey.functions import function
+from jobq.core.records.jobs import JobKey, QueueName
+from jobq.stores.valkey.library import function
 from jobq.stores.valkey.store import ValkeyStore
 
 from .jobs import done, exchange, spec, take

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from jobq.core.commands import Cancel
-from jobq.core.records import JobKey, QueueName
-from jobq.core.states import State
+from jobq.core.records.commands import Cancel
+from jobq.core.records.jobs import JobKey, QueueName
+from jobq.core.records.states import State
 from jobq.stores.valkey import keys
 from jobq.stores.valkey.store import ValkeyStore
 from tests.stores.valkey.jobs import spec

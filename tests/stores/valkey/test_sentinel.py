@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from jobq.core.records import QueueName
+from jobq.core.records.jobs import QueueName
 from jobq.errors import ConfigError, StoreUnavailable
 from jobq.stores import open_store
 from tests.stores.valkey import servers

@@ -5,11 +5,11 @@ from __future__ import annotations
 import msgspec
 from msgspec.structs import replace
 
-from jobq.core.commands import Remove
-from jobq.core.event_records import EventRecord
-from jobq.core.records import JobKey, JobSpec, QueueName
-from jobq.core.states import State
-from jobq.stores.valkey import job_bodies
+from jobq.core.records.commands import Remove
+from jobq.core.records.events import EventRecord
+from jobq.core.records.jobs import JobKey, JobSpec, QueueName
+from jobq.core.records.states import State
+from jobq.stores.valkey import jobs
 from jobq.stores.valkey.store import ValkeyStore
 from tests.stores.valkey.jobs import spec, take
 
@@ -30,7 +30,7 @@ async def test_jobs_of_several_commands_keep_their_order_and_payloads(
     store: ValkeyStore, queue: QueueName
 ) -> None:
     specs = numbered(queue, 0, 1203)
-    assert job_bodies.uniform(specs) is not None
+    assert jobs.uniform(specs) is not None
     results = await store.put(specs)
     assert [(r.id, r.life, r.state, r.duplicate) for r in results] == [
         (s.id, 0, State.WAITING, False) for s in specs
@@ -78,8 +78,8 @@ async def test_events_of_uniform_jobs_equal_those_of_other_jobs(
     store: ValkeyStore, queue: QueueName
 ) -> None:
     uniform, other = spec(queue, "a1"), spec(queue, "a2", given_id=True)
-    assert job_bodies.uniform([uniform]) is not None
-    assert job_bodies.uniform([other]) is None
+    assert jobs.uniform([uniform]) is not None
+    assert jobs.uniform([other]) is None
     await store.put([uniform])
     await store.put([other])
     one, two = (await store.read_events(queue, after="0")).events
@@ -99,7 +99,7 @@ async def test_a_name_too_long_for_the_short_head_is_kept_whole(
     store: ValkeyStore, queue: QueueName
 ) -> None:
     long = spec(queue, "l1", name="ü" * 128)
-    assert job_bodies.uniform([long]) is None
+    assert jobs.uniform([long]) is None
     await store.put([long])
     (lease,) = await take(store, queue)
     assert lease.name == "ü" * 128

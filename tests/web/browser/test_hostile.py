@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from jobq.core import printable
+from jobq.core.values import printable
 from jobq.web import app
 from tests.web.browser.hostile import NAMES, Hostile
 from tests.web.browser.live import Live

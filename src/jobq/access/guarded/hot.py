@@ -11,16 +11,11 @@ from itertools import compress
 from msgspec.structs import replace
 
 from jobq.access.guarded.rules import MAX_LIMIT, READ, Guard, aligned, bounded
-from jobq.access.parts import check_parts
 from jobq.access.quotas import ROOM_MS
-from jobq.access.specs import check_outcome, check_span, check_word
-from jobq.client.session import batches
-from jobq.core.checks import MAX_STEPS, check_id, check_step_size
-from jobq.core.defaults import LOG_LINES, LONGEST_LINE
-from jobq.core.failures import bounded_failure
-from jobq.core.new_jobs import Checked, check_specs
-from jobq.core.printable import one_line
-from jobq.core.records import (
+from jobq.access.specs import check_outcome, check_parts, check_span, check_word
+from jobq.client.connection import batches
+from jobq.core.records.failures import bounded_failure
+from jobq.core.records.jobs import (
     MAX_ID_LENGTH,
     AnyOutcome,
     Block,
@@ -43,6 +38,10 @@ from jobq.core.records import (
     Topic,
     lane_of,
 )
+from jobq.core.rules.defaults import LOG_LINES, LONGEST_LINE
+from jobq.core.rules.new_jobs import Checked, check_specs
+from jobq.core.values.checks import MAX_STEPS, check_id, check_step_size
+from jobq.core.values.printable import one_line
 from jobq.errors import InvalidJob, JobNotFound, JobqError, PayloadTooLarge, StoreUnavailable
 from jobq.stores.base import pipeline_of
 
@@ -277,7 +276,8 @@ class GuardedHot(Guard):
     async def _check_steps(self, notes: Sequence[Note]) -> None:
         """InvalidJob if a job would have too many steps, PayloadTooLarge if they are too large.
 
-        Workers count the steps of the jobs that they run (core/steps.py), but not all clients do.
+        Workers count the steps of the jobs that they run (core/rules/waits.py), but not all
+        clients do.
         """
         added: dict[JobKey, dict[str, bytes]] = {}
         for note in notes:

@@ -11,15 +11,7 @@ from msgspec.structs import replace
 from jobq.access.guarded.rules import ADMIN, Guard, aligned, bounded, passed
 from jobq.access.schedules import TenantSchedules
 from jobq.access.specs import check_span
-from jobq.core.checks import (
-    MAX_ACTOR_LENGTH,
-    MAX_STEPS,
-    check_key,
-    check_short_name,
-    check_step_size,
-    check_task_name,
-)
-from jobq.core.commands import (
+from jobq.core.records.commands import (
     Altered,
     AnyCommand,
     Cancel,
@@ -29,11 +21,10 @@ from jobq.core.commands import (
     SendSignal,
     Update,
 )
-from jobq.core.cron import first_time
-from jobq.core.failures import MAX_ERRORS, bounded_failure
-from jobq.core.meta import check_event_names
-from jobq.core.new_jobs import check_command, check_queue, check_schedule
-from jobq.core.queues import (
+from jobq.core.records.failures import MAX_ERRORS, bounded_failure
+from jobq.core.records.jobs import JobRecord, QueueName
+from jobq.core.records.options import MAX_ORIGIN
+from jobq.core.records.queues import (
     Fire,
     Limits,
     QueueConfig,
@@ -41,12 +32,18 @@ from jobq.core.queues import (
     ScheduleRecord,
     ScheduleSpec,
 )
-from jobq.core.records import (
-    JobRecord,
-    QueueName,
+from jobq.core.rules.cron import first_time
+from jobq.core.rules.new_jobs import check_command, check_queue, check_schedule
+from jobq.core.rules.waits import CHILD
+from jobq.core.values.checks import (
+    MAX_ACTOR_LENGTH,
+    MAX_STEPS,
+    check_key,
+    check_short_name,
+    check_step_size,
+    check_task_name,
 )
-from jobq.core.spec_checks import MAX_ORIGIN
-from jobq.core.waits import CHILD
+from jobq.core.values.meta import check_event_names
 from jobq.errors import InvalidJob, QuotaExceeded
 from jobq.stores.base import OperatorStore, ScheduleStore
 

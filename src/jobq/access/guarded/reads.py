@@ -7,8 +7,8 @@ from itertools import compress
 
 from jobq.access.guarded.rules import Guard, aligned, passed
 from jobq.access.specs import check_word
-from jobq.core.queues import QueueRecord
-from jobq.core.records import JobKey, JobRecord, QueueName
+from jobq.core.records.jobs import JobKey, JobRecord, QueueName
+from jobq.core.records.queues import QueueRecord
 from jobq.errors import QuotaExceeded
 from jobq.stores.base import EventStore, ReadStore
 

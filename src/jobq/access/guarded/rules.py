@@ -12,10 +12,10 @@ from jobq.access.principal import Principal, Scope
 from jobq.access.quotas import TenantRules
 from jobq.access.specs import check_word
 from jobq.access.table import DOORS
-from jobq.core.checks import as_actor
-from jobq.core.new_jobs import check_queue
-from jobq.core.records import Edge, Filter, QueueName
-from jobq.core.states import State
+from jobq.core.records.jobs import Edge, Filter, QueueName
+from jobq.core.records.states import State
+from jobq.core.rules.new_jobs import check_queue
+from jobq.core.values.checks import as_actor
 from jobq.errors import AccessDenied, JobNotFound, Unauthenticated
 from jobq.stores.base import Store
 

@@ -9,10 +9,8 @@ from msgspec.structs import replace
 
 from jobq.access.guarded.rules import Guard, bounded
 from jobq.access.specs import check_ttl, check_word, check_worker
-from jobq.core.records import (
-    QueueName,
-)
-from jobq.core.workers import Beat, WorkerRecord, WorkerRequest
+from jobq.core.records.jobs import QueueName
+from jobq.core.records.workers import Beat, WorkerRecord, WorkerRequest
 
 
 class GuardedWorkers(Guard):

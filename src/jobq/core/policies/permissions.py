@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Literal
 
-from jobq.core.checks import Seconds, check_bytes, check_int, shown, to_ms
 from jobq.core.policies._base import policy, set_fields
+from jobq.core.values.checks import Seconds, check_bytes, check_int, shown, to_ms
 from jobq.errors import ConfigError
 
 Enforce = Literal["all", "best-effort"]

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from jobq.core import checks
-from jobq.core.checks import Seconds, to_ms
 from jobq.core.policies._base import policy, set_fields
-from jobq.core.queues import RetentionData
+from jobq.core.records.queues import RetentionData
+from jobq.core.values import checks
+from jobq.core.values.checks import Seconds, to_ms
 from jobq.errors import ConfigError
 
 _DAY = 86_400

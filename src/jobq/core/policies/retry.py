@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterable, Sequence
 from datetime import timedelta
 from typing import cast
 
-from jobq.core import checks
-from jobq.core.checks import Seconds, shown, to_ms
 from jobq.core.control import RetryAfter
 from jobq.core.policies._base import policy, set_fields
-from jobq.core.records import RetryData
+from jobq.core.records.jobs import RetryData
+from jobq.core.values import checks
+from jobq.core.values.checks import Seconds, shown, to_ms
 from jobq.errors import InvalidJob
 
 Errors = type[BaseException] | tuple[type[BaseException], ...]

@@ -5,12 +5,13 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any, Literal
 
-from jobq.core import checks, queues
-from jobq.core.checks import Seconds, to_epoch_ms, to_ms
-from jobq.core.crontab import check_expression, check_zone
 from jobq.core.policies._base import policy, set_fields
-from jobq.core.queues import ScheduleSpec
-from jobq.core.records import JobSpec, QueueName
+from jobq.core.records import queues
+from jobq.core.records.jobs import JobSpec, QueueName
+from jobq.core.records.queues import ScheduleSpec
+from jobq.core.values import checks
+from jobq.core.values.checks import Seconds, to_epoch_ms, to_ms
+from jobq.core.values.crontab import check_expression, check_zone
 from jobq.errors import ConfigError
 
 

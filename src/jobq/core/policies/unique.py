@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Literal, get_args
 
-from jobq.core import checks, records
-from jobq.core.checks import Seconds, shown
 from jobq.core.policies._base import policy, set_fields
+from jobq.core.records import jobs
+from jobq.core.values import checks
+from jobq.core.values.checks import Seconds, shown
 from jobq.errors import InvalidJob
 
 
@@ -24,7 +25,7 @@ class Unique:
     """
 
     fields: tuple[str, ...]
-    mode: records.UniqueMode
+    mode: jobs.UniqueMode
     period_ms: int | None
 
     def __init__(
@@ -36,7 +37,7 @@ class Unique:
         for field in fields:
             if not isinstance(field, str) or not field:
                 raise InvalidJob(f"Unique field {shown(field)} is not the name of a parameter")
-        plain = checks.check_choice(mode, "Unique mode", get_args(records.UniqueMode))
+        plain = checks.check_choice(mode, "Unique mode", get_args(jobs.UniqueMode))
         if period is None and mode in ("throttle", "debounce"):
             raise InvalidJob(f"Unique mode={mode!r} needs period=: give seconds or a timedelta")
         set_fields(

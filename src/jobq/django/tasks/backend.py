@@ -12,11 +12,11 @@ from django.db import transaction
 from django.utils import timezone
 
 from jobq.client.transaction import AfterCommit
-from jobq.core import checks
-from jobq.core.checks import did_you_mean, shown
 from jobq.core.policies import Retry
+from jobq.core.values import checks
+from jobq.core.values.checks import did_you_mean, shown
 from jobq.django.config import Enqueue, check_enqueue, config
-from jobq.django.tasks import ids, registry
+from jobq.django.tasks import registry, results
 from jobq.django.tasks.framework import (
     BaseTaskBackend,
     InvalidTask,
@@ -70,10 +70,10 @@ class TaskBackend(BaseTaskBackend):
             checks.check_queue_name(task.queue_name, "queue name")
         except (InvalidJob, ConfigError) as error:
             raise InvalidTask(str(error)) from error
-        if len(task.queue_name) > ids.MAX_QUEUE_NAME:
+        if len(task.queue_name) > results.MAX_QUEUE_NAME:
             raise InvalidTask(
                 f"queue name {task.queue_name!r} has {len(task.queue_name)} characters, more than "
-                f"the {ids.MAX_QUEUE_NAME} that fit in the id of a result"
+                f"the {results.MAX_QUEUE_NAME} that fit in the id of a result"
             )
         registry.add_task(task)
 
@@ -88,7 +88,7 @@ class TaskBackend(BaseTaskBackend):
         )
         result = TaskResult(
             task=task,
-            id=ids.result_id(queue.name, job.id),
+            id=results.result_id(queue.name, job.id),
             status=TaskResultStatus.READY,
             enqueued_at=timezone.now(),
             started_at=None,
@@ -109,7 +109,7 @@ class TaskBackend(BaseTaskBackend):
 
     def get_result(self, result_id: str) -> Any:
         """The result as it is now. TaskResultDoesNotExist if there is no such task."""
-        if (parts := ids.parts_of(result_id)) is None or (
+        if (parts := results.parts_of(result_id)) is None or (
             self.queues and parts[0] not in self.queues
         ):
             raise TaskResultDoesNotExist(result_id)

@@ -1,4 +1,4 @@
-"""A job as a TaskResult of Django.
+"""A job as a TaskResult of Django, and its id: the queue and the id of the job.
 
 Django has no state for cancelled tasks, so they are FAILED. A result has one worker per attempt,
 and one error per failed attempt of the last ten.
@@ -17,8 +17,30 @@ from django.utils import timezone
 
 import jobq
 from jobq.api.info import Failure, JobInfo
-from jobq.core.states import State
+from jobq.core.records.states import State
 from jobq.django.tasks.framework import TaskError, TaskResult, TaskResultStatus, task_backends
+
+# Ids of results: the queue and the id of a job, because Django looks a result up by its id alone.
+#
+# Django's ids have fewer than 64 characters.
+
+_MAX_LENGTH = 63
+_JOB_ID_LENGTH = 26
+"""Characters of an id that jobq makes (core/values/ids.py)."""
+MAX_QUEUE_NAME = _MAX_LENGTH - _JOB_ID_LENGTH - 1
+"""Characters of a queue name that fits in an id."""
+
+
+def result_id(queue: str, job: str) -> str:
+    """The id of a result."""
+    return f"{queue}:{job}"
+
+
+def parts_of(id: str) -> tuple[str, str] | None:
+    """The queue and the id of the job. None if it is not the id of a result."""
+    queue, colon, job = str(id).rpartition(":")
+    return (queue, job) if colon and queue and job else None
+
 
 PRIORITY_SHIFT = MAX_PRIORITY = 100
 """Django's priorities are −100 to 100, and those of jobq begin at 0."""

@@ -10,9 +10,9 @@ from django.utils import timezone
 
 from jobq.api.current import CurrentJob, current_job
 from jobq.api.info import JobInfo
-from jobq.core.decide import Raised, decide
-from jobq.core.records import Fail, RetryLater
-from jobq.django.tasks import ids
+from jobq.core.records.jobs import Fail, RetryLater
+from jobq.core.rules.decide import Raised, decide
+from jobq.django.tasks import results
 from jobq.django.tasks.framework import (
     TaskContext,
     TaskResultStatus,
@@ -67,7 +67,7 @@ class Attempt:
     """One run of a task. `result` is what the signals and the task's context show."""
 
     def __init__(self, queue: TaskQueue, task: Any, info: JobInfo) -> None:
-        self.result = result_of(info, task, ids.result_id(info.queue, info.id))
+        self.result = result_of(info, task, results.result_id(info.queue, info.id))
         self.sender = type(task_backends[self.result.backend])
         self.context = (TaskContext(task_result=self.result),) if task.takes_context else ()
         self._retry = queue.tasks[info.name].retry

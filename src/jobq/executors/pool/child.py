@@ -15,13 +15,12 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from jobq.core.failures import bounded
-from jobq.core.outcomes import check_outcome
 from jobq.core.policies import Permissions
-from jobq.core.printable import one_line
+from jobq.core.records.failures import bounded
+from jobq.core.rules.outcomes import check_outcome
+from jobq.core.values.printable import one_line
 from jobq.errors import JobqError
-from jobq.executors.ends import Died, Ended, Interrupted
-from jobq.executors.exits import Exit
+from jobq.executors.exits import Died, Ended, Exit, Interrupted
 from jobq.executors.handlers import Address
 from jobq.executors.pool.messages import (
     LEGAL,
@@ -36,6 +35,7 @@ from jobq.executors.pool.messages import (
     Ready,
     Reply,
     Request,
+    SharedFile,
     Start,
     State,
     Stopped,
@@ -45,7 +45,6 @@ from jobq.executors.pool.messages import (
 )
 from jobq.executors.pool.output import Output, read_until_now, readable_bytes
 from jobq.executors.pool.requests import serve
-from jobq.executors.pool.shared import SharedFile
 from jobq.executors.running import Running
 from jobq.executors.sandbox import Sandboxes, Watch, environment, visible_urls
 

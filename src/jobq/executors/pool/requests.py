@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import asyncio
 
-from jobq.core.checks import check_payload, check_short_name
-from jobq.core.failures import bounded
-from jobq.core.new_jobs import check_spec
-from jobq.core.records import JobKey, PutResult
-from jobq.core.waits import MAX_LABEL, child_note
+from jobq.core.records.failures import bounded
+from jobq.core.records.jobs import JobKey, PutResult
+from jobq.core.rules.new_jobs import check_spec
+from jobq.core.rules.waits import MAX_LABEL, child_note
+from jobq.core.values.checks import check_payload, check_short_name
 from jobq.errors import InvalidJob
 from jobq.executors.pool.messages import AddRequest, KeepRequest, NoteRequest, Reply, Request
 from jobq.executors.running import Running

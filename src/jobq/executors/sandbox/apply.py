@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from jobq.core.policies import Permissions
 from jobq.errors import ConfigError
-from jobq.executors.sandbox import calls, defaults, held, limits, namespaces, privileges
+from jobq.executors.sandbox import calls, defaults, held, limits, privileges
 from jobq.executors.sandbox.descriptors import Descriptors
 from jobq.executors.sandbox.kernel import (
     Kernel,
@@ -169,8 +169,8 @@ def _count_processes(permissions: Permissions, kernel: Kernel, workspace: Worksp
         limits.join_cgroup(group)
     if workspace.counts:
         return
-    if not kernel.root and namespaces.works(namespaces.own_user):
-        namespaces.own_user()
+    if not kernel.root and privileges.namespaces_work(privileges.own_user):
+        privileges.own_user()
         limits.limit_processes(permissions.processes)
     elif permissions.processes and permissions.enforce == "all":
         raise ConfigError("the number of processes cannot be limited here")
@@ -180,8 +180,8 @@ def _leave_network(permissions: Permissions) -> None:
     """A second line behind the filter, where this user may make namespaces."""
     if permissions.network is not False:
         return
-    for step in (namespaces.leave_network, namespaces.leave_network_as_own_user):
-        if namespaces.works(step):
+    for step in (privileges.leave_network, privileges.leave_network_as_own_user):
+        if privileges.namespaces_work(step):
             step()
             return
 

@@ -9,7 +9,7 @@ import tempfile
 from collections.abc import Mapping
 
 from jobq.core.policies import Permissions
-from jobq.core.redact import redacted_url
+from jobq.core.values.printable import redacted_url
 from jobq.executors.sandbox.resolved_paths import is_under
 
 _SYSTEM = (

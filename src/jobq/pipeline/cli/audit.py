@@ -17,7 +17,7 @@ from jobq.errors import JobqError
 from jobq.pipeline.cli.group import lake_option, open_existing_lake, say, spark_options
 
 if TYPE_CHECKING:
-    from jobq.pipeline.verdict import Audit
+    from jobq.pipeline.audit.verdict import Audit
 
 COULD_NOT_RUN = 3
 
@@ -114,7 +114,7 @@ def _message(error: Exception) -> str | JobqError:
         return error
     from pyspark.errors import PySparkException
 
-    from jobq.pipeline.failures import jobq_message
+    from jobq.pipeline.session import jobq_message
 
     known = jobq_message(error) if isinstance(error, PySparkException) else None
     return known or f"the audit could not run: {error}"
@@ -130,8 +130,8 @@ def run_audit(
     alert: str | None = None,
 ) -> int:
     """Audit the lake, print the result, and return the exit code."""
-    from jobq.pipeline.alert import post
-    from jobq.pipeline.audit import audit as audit_lake
+    from jobq.pipeline.audit.audit import audit as audit_lake
+    from jobq.pipeline.audit.verdict import post
 
     folder = examples or f"{lake.root}/_jobq/audit/examples"
     found = audit_lake(lake, store=store, examples=folder, full=full)
@@ -151,7 +151,7 @@ def run_audit(
 
 def write_metrics(lake: Any, path: Path) -> None:
     """Write the last audit's verdict in Prometheus' text format, atomically."""
-    from jobq.pipeline.alert import prometheus
+    from jobq.pipeline.audit.verdict import prometheus
 
     note = msgspec.json.decode(lake.files.read(f"{lake.root}/_jobq/audit.json"))
     temporary = path.with_name(f".{path.name}.tmp")

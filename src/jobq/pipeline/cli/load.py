@@ -77,9 +77,9 @@ def load(
 
     A row that is not a valid job fails the command before anything of its partition is enqueued.
     Exit code 1 if a row was rejected, also with --rejects."""
-    from jobq.pipeline.failures import as_config_error
     from jobq.pipeline.jobs.load import check_store
     from jobq.pipeline.jobs.load import load as load_rows
+    from jobq.pipeline.session import as_config_error
 
     check_store(url, queue, tenant)
     spark = open_spark("jq-pipeline load", master, conf)

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from jobq.core.printable import one_line
+from jobq.core.values.printable import one_line
 from jobq.pipeline.cli.group import (
     lake_option,
     open_existing_lake,

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from urllib.parse import quote, unquote, urlsplit
 
-from jobq.core.checks import did_you_mean
-from jobq.core.redact import redacted_url
+from jobq.core.values.checks import did_you_mean
+from jobq.core.values.printable import redacted_url
 from jobq.errors import ConfigError
 from jobq.pipeline import tables
 from jobq.pipeline.tables import struct

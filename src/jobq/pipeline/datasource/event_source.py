@@ -6,7 +6,7 @@ under the name of option `reader` (default `spark`). The store keeps events that
 acknowledged. Two streams need two names.
 
 Of each log, a batch contains all events from its start to its end. With option `read` = `lines`, it
-says so by a mark (`core.marks`) per shard.
+says so by a mark (`core.records.marks`) per shard.
 
 A batch contains no event twice. For a partitioned queue, an event that arrives while a batch is
 read may also be in the next batch, with the same id.
@@ -31,11 +31,11 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from jobq.client.log_reader import BEGINNING, LogReader
-from jobq.core import marks, wire
-from jobq.core.checks import check_choice
-from jobq.core.event_log import passed
-from jobq.core.event_records import FIELDS, EventPage, EventRecord
-from jobq.core.records import QueueName
+from jobq.core.records import marks, wire
+from jobq.core.records.event_log import passed
+from jobq.core.records.events import FIELDS, EventPage, EventRecord
+from jobq.core.records.jobs import QueueName
+from jobq.core.values.checks import check_choice
 from jobq.errors import ConfigError
 from jobq.pipeline.datasource.columns import (
     EVENTS,

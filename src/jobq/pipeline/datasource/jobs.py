@@ -26,11 +26,11 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from jobq import Queue
 from jobq.api.info import JobInfo, Undecoded
 from jobq.client.log_reader import LogReader
-from jobq.core.checks import check_choice, did_you_mean
-from jobq.core.records import Filter as Listing
-from jobq.core.records import QueueName
-from jobq.core.redact import redacted_url
-from jobq.core.states import State
+from jobq.core.records.jobs import Filter as Listing
+from jobq.core.records.jobs import QueueName
+from jobq.core.records.states import State
+from jobq.core.values.checks import check_choice, did_you_mean
+from jobq.core.values.printable import redacted_url
 from jobq.errors import ConfigError, JobNotFound
 from jobq.pipeline.datasource.columns import (
     JOBS,

@@ -15,8 +15,8 @@ import pyarrow as pa
 
 from jobq import Queue
 from jobq.api.task import Call, Task
-from jobq.core.checks import check_id, did_you_mean
-from jobq.core.options import BY_NAME
+from jobq.core.records.options import BY_NAME
+from jobq.core.values.checks import check_id, did_you_mean
 from jobq.errors import ConfigError, InvalidJob
 
 OPTIONS = tuple(name for name, option in BY_NAME.items() if option.column)

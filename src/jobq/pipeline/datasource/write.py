@@ -20,8 +20,8 @@ Options:
     report           a file for a summary, written by the driver
 
 Columns: `_priority` sets the option `priority` of the row's job unless it is null, and so on (the
-rows with `column` in core/options.py); `_meta` is a map of strings. Any other name that begins with
-`_` is an error. Every other column is an argument of that name.
+rows with `column` in core/records/options.py); `_meta` is a map of strings. Any other name that
+begins with `_` is an error. Every other column is an argument of that name.
 """
 
 from __future__ import annotations

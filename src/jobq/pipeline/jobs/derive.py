@@ -24,8 +24,6 @@ from jobq.pipeline.tables import (
     WORKER_MINUTE,
     Table,
 )
-from jobq.pipeline.transforms.attempts import attempts, special, starts_found, starts_wanted
-from jobq.pipeline.transforms.errors import errors
 from jobq.pipeline.transforms.queues import (
     COUNTS,
     changes,
@@ -35,9 +33,17 @@ from jobq.pipeline.transforms.queues import (
     steps,
     tenant_day,
 )
+from jobq.pipeline.transforms.runs import (
+    LOOK_BACK_HOURS,
+    attempts,
+    errors,
+    special,
+    starts_found,
+    starts_wanted,
+    task_hour,
+    worker_minute,
+)
 from jobq.pipeline.transforms.slo import slo
-from jobq.pipeline.transforms.tasks import task_hour
-from jobq.pipeline.transforms.workers import LOOK_BACK_HOURS, worker_minute
 
 
 def derive(

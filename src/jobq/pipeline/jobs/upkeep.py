@@ -7,7 +7,7 @@ from datetime import UTC, date, datetime, timedelta
 
 import msgspec
 
-from jobq.pipeline import removed
+from jobq.pipeline.audit import removed
 from jobq.pipeline.formats import Part
 from jobq.pipeline.jobs.derive import derive
 from jobq.pipeline.lake import Lake

@@ -17,8 +17,7 @@ from jobq.pipeline.insight.scope import Scope
 from jobq.pipeline.insight.workers import MINUTE_MS, minutes
 from jobq.pipeline.lake import Lake
 from jobq.pipeline.tables import ATTEMPTS, EVENTS, QUEUE_MINUTE, WORKER_MINUTE
-from jobq.pipeline.transforms.tasks import ending
-from jobq.pipeline.transforms.workers import worker_slices
+from jobq.pipeline.transforms.runs import ending, worker_slices
 
 MOST_SERIES = 40
 """Queues, and tasks, with lines of their own. All others are added up as `OTHER`. With 120 points,

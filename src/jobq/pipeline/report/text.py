@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from html import escape
 
-from jobq.core.printable import one_line
+from jobq.core.values.printable import one_line
 
 
 def number(value: float) -> str:

@@ -2,9 +2,9 @@
 
 The events of a job follow each other by their numbers: each has the job's state before (`previous`)
 and after (`state`), so the `previous` of an event must be the `state` of the one before. Lives,
-attempts, failures and stalls count up as `core.states` says. An event that breaks these rules gets
-a fault, and `jq-pipeline audit` shows it with the event before. Events without a job (operations on
-a queue) are in no chain.
+attempts, failures and stalls count up as `core.records.states` says. An event that breaks these
+rules gets a fault, and `jq-pipeline audit` shows it with the event before. Events without a job
+(operations on a queue) are in no chain.
 
 The audit is incremental: the last event of each job that was checked before (its tip) takes the
 place of all its earlier events.
@@ -15,7 +15,7 @@ from __future__ import annotations
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
-from jobq.core.states import BIRTHS, ENDED, TRANSITIONS, State
+from jobq.core.records.states import BIRTHS, ENDED, TRANSITIONS, State
 from jobq.pipeline.tables import WITHOUT_JOB
 from jobq.pipeline.transforms.numbers import log_columns
 
@@ -75,7 +75,8 @@ def in_order() -> Column:
     """A string that sorts the events of one log in their order: the id with padded numbers.
 
     An id is log-position-n-incarnation, and a position is one or more numbers joined by "-"
-    (`core.wire`). The parts are padded one by one, because Spark does not compile `transform`."""
+    (`core.records.wire`). The parts are padded one by one, because Spark does not compile
+    `transform`."""
     parts = F.split("id", "-")
     return F.concat_ws(
         "", *(F.lpad(F.get(parts, F.lit(n)), _WIDTH, "0") for n in range(_PARTS)), "id"

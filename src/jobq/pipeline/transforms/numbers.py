@@ -8,7 +8,7 @@ from __future__ import annotations
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from jobq.core.wire import GAP
+from jobq.core.records.wire import GAP
 
 LOG = ("tenant", "queue", "log", "shard")
 _WORDS = 512  # words per bucket

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from jobq.core import marks, wire
-from jobq.core.event_records import FIELDS
-from jobq.core.states import Kind, State
+from jobq.core.records import marks, wire
+from jobq.core.records.events import FIELDS
+from jobq.core.records.states import Kind, State
 from jobq.pipeline import tables
 from jobq.pipeline.tables import EVENTS, MARKS, QUARANTINE, struct
 

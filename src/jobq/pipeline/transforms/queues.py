@@ -9,7 +9,7 @@ from pyspark.sql import functions as F
 
 from jobq.pipeline.slo import Target
 from jobq.pipeline.tables import QUEUE_MINUTE, TENANT_DAY
-from jobq.pipeline.transforms.attempts import ms_between, wait_ms
+from jobq.pipeline.transforms.runs import ms_between, wait_ms
 
 _QUEUE = ["tenant", "queue"]
 _RETURNED = ["snoozed", "released", "limited", "blocked"]

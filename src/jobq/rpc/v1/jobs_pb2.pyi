@@ -828,7 +828,7 @@ Global___EventsResponse: _TypeAlias = EventsResponse  # noqa: Y015
 @_typing.final
 class Event(_message.Message):
     """What happened to a job, or to a queue. A text without a value is empty.
-    from core/event_records.py by scripts/event_schemas.py
+    from core/records/events.py by scripts/event_schemas.py
     """
 
     DESCRIPTOR: _descriptor.Descriptor

@@ -7,7 +7,8 @@ all calls:
   never the backlog.
 - **Atomic per queue.** A call applies to a queue completely or not at all. A call that names
   several queues is atomic for each one.
-- **Recorded.** Every transition is one of `core.states`, and is written to the queue's event log in
+- **Recorded.** Every transition is one of `core.records.states`, and is written to the queue's
+event log in
   the same atomic step.
 - **One clock.** The store's clock, or the `clock` given to `open_store`, decides what is due and
   what has expired. Expiry is checked on every read: an expired record is gone, swept or not.
@@ -27,17 +28,19 @@ from types import TracebackType
 from typing import Protocol, Self
 
 from jobq.stores.base.hot import HotStore, SignalStore
-from jobq.stores.base.maintained import Maintained, database_of
 from jobq.stores.base.operators import OperatorStore, ScheduleStore
-from jobq.stores.base.pipelined import Pipelined, pipeline_of
-from jobq.stores.base.reads import EventStore, ReadStore
-from jobq.stores.base.transactional import (
+from jobq.stores.base.optional import (
     CallerTransaction,
     Completion,
+    Maintained,
+    Pipelined,
     QueueRemoved,
     Transactional,
+    database_of,
+    pipeline_of,
     transactional_of,
 )
+from jobq.stores.base.reads import EventStore, ReadStore
 from jobq.stores.base.workers import PresenceStore
 
 __all__ = [

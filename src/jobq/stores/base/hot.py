@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Protocol
 
-from jobq.core.records import (
+from jobq.core.records.jobs import (
     AnyOutcome,
     Claim,
     JobSpec,
@@ -29,14 +29,14 @@ class HotStore(Protocol):
     ) -> list[PutResult]:
         """Accept jobs. Results are in the order of the specs.
 
-        A spec that `core.new_jobs.check_specs` refuses is InvalidJob, and nothing of the call is
-        stored. What that function returns is stored: plain values.
+        A spec that `core.rules.new_jobs.check_specs` refuses is InvalidJob, and nothing of the
+        call is stored. What that function returns is stored: plain values.
 
         If a record with the spec's id exists, the spec is a duplicate: nothing changes, and the
         result has the job that was found. An id is free again when its job was cancelled (the new
         job has life+1), when its retention has passed, or when its record was removed (the new job
-        has life 0; see `core.retention.next_life`). If the spec's unique lock is held, its mode
-        decides (`core.locks`).
+        has life 0; see `core.rules.ended.next_life`). If the spec's unique lock is held, its mode
+        decides (`core.rules.locks`).
 
         A spec with `after` is blocked until those jobs have ended; an id in `after` that does not
         exist is InvalidJob. A spec with a delay or a time is delayed. All others are waiting,
@@ -49,7 +49,7 @@ class HotStore(Protocol):
         A queue with `max_waiting` refuses each new job beyond that number: the result has `full`
         set to the number and `state` None, and nothing of the job is stored. The other specs of the
         call are not affected, unless some of them wait for others: those are accepted together or
-        refused together. `core.bounds` says which jobs count and which are never refused. A
+        refused together. `core.rules.limits` says which jobs count and which are never refused. A
         partition holds an equal share of the number, rounded up.
 
         With `flow`, the specs are staged under that id, and the call with `last` submits the flow.
@@ -86,16 +86,17 @@ class HotStore(Protocol):
         ttl fails as `expired` instead. A claimed job is active with attempt+1, under a token of
         this claim, until `lease_ms` from now.
 
-        A job on its last chance (`core.stalls`) is claimed alone: it is the only lease of the
-        reply, or the claim of its queue ends before it. Only a claim that is `alone` takes it, and
-        only if it is the first job that can be claimed. Otherwise a job on its last chance at the
-        head of a queue stays there, `Settled.last_chance` is True, the worker does not count as
+        A job on its last chance (`core.rules.outcomes`) is claimed alone: it is the only lease of
+        the reply, or the claim of its queue ends before it. Only a claim that is `alone` takes it,
+        and only if it is the first job that can be claimed. Otherwise a job on its last chance at
+        the head of a queue stays there, `Settled.last_chance` is True, the worker does not count as
         asleep, and sleeping workers are woken for the jobs left. A job that could not start anyway
         (queue paused, limit or rate used up, key busy) does not set `last_chance`.
 
         `call` names the exchange and is unique for the worker. Repeating a call changes nothing and
-        returns the first reply again. A call belongs to a lane (`core.records.lane_of`). A worker
-        has one exchange at a time in each lane, and the store remembers the last call of each.
+        returns the first reply again. A call belongs to a lane (`core.records.jobs.lane_of`). A
+        worker has one exchange at a time in each lane, and the store remembers the last call of
+        each.
 
         If the call settles nothing, finds nothing to claim and leaves no job on its last chance,
         `asleep` is True. New work then wakes the worker (see `sleep`) until its next exchange.
@@ -120,7 +121,7 @@ class HotStore(Protocol):
         Each step is stored under its name. Other steps of the job stay as they are, and a step of
         the same name is replaced, so a call can be repeated. Leases and `get` return the steps of
         the job's life, ordered by name. They are kept until a rerun or until the job is removed. A
-        step that `core.checks.check_steps` refuses is InvalidJob, and nothing of the call is
+        step that `core.values.checks.check_steps` refuses is InvalidJob, and nothing of the call is
         stored.
         """
         ...

@@ -5,10 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from jobq.core.commands import Altered, AnyCommand
-from jobq.core.queues import Fire, Limits, QueueConfig, QueueRecord, ScheduleRecord, ScheduleSpec
-from jobq.core.records import JobRecord, QueueName
-from jobq.core.states import State
+from jobq.core.records.commands import Altered, AnyCommand
+from jobq.core.records.jobs import JobRecord, QueueName
+from jobq.core.records.queues import (
+    Fire,
+    Limits,
+    QueueConfig,
+    QueueRecord,
+    ScheduleRecord,
+    ScheduleSpec,
+)
+from jobq.core.records.states import State
 
 
 class OperatorStore(Protocol):
@@ -26,8 +33,8 @@ class OperatorStore(Protocol):
         A command that names a `life` is `late`, and changes nothing, if that is not the life of the
         job when the command is carried out.
 
-        A command that `core.new_jobs.check_commands` refuses is InvalidJob, and none of the call is
-        carried out.
+        A command that `core.rules.new_jobs.check_commands` refuses is InvalidJob, and none of the
+        call is carried out.
         """
         ...
 
@@ -37,8 +44,8 @@ class OperatorStore(Protocol):
         A higher `limits_version` replaces the stored limits, including those set at run time. A
         lower one is ignored. `max_stalls` is merged into what is stored, and applies to all jobs of
         those tasks that have no limit of their own, including jobs that are already queued.
-        `defaults` replaces the stored ones (core/queues.py has the rules: `JobDefaults`). A queue
-        with partitions is plain unless it is declared keyed.
+        `defaults` replaces the stored ones (core/records/queues.py has the rules: `JobDefaults`).
+        A queue with partitions is plain unless it is declared keyed.
 
         ConfigError if the mode or the partitions differ from the stored ones, or the limits differ
         under the same `limits_version`.
@@ -78,7 +85,7 @@ class OperatorStore(Protocol):
 
         If it is held already, the later end counts. The outcome `Hold` does the same for the key of
         its job, or for the queue (of a partitioned queue, the partition) if the job has no key.
-        `core.holds` has the rules. ConfigError for a key of a plain queue.
+        `core.rules.limits` has the rules. ConfigError for a key of a plain queue.
         """
         ...
 
@@ -144,7 +151,7 @@ class OperatorStore(Protocol):
         False for an id that is in use: nothing changes then. Each job is recorded as accepted and
         failed now, so its retention begins now. Nothing else follows from its end: it takes no
         unique lock, and there is no dead-letter copy of it. InvalidJob, and nothing is stored, if
-        `core.new_jobs.check_restored` refuses a record.
+        `core.rules.new_jobs.check_restored` refuses a record.
         """
         ...
 
@@ -155,8 +162,8 @@ class ScheduleStore(Protocol):
     async def put_schedule(
         self, spec: ScheduleSpec, *, next_ms: int | None, actor: str | None = None
     ) -> ScheduleRecord:
-        """Store a schedule, with the values that `core.new_jobs.check_schedule` returns, or raise
-        what it raises.
+        """Store a schedule, with the values that `core.rules.new_jobs.check_schedule` returns, or
+        raise what it raises.
 
         The same spec again keeps its counts and its next time. A different spec starts over. A
         paused schedule stays paused in both cases.

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from jobq.core.event_records import EventPage
-from jobq.core.holds import MAX_LISTED
-from jobq.core.locks import LockRecord
-from jobq.core.queues import HoldsRecord, MinuteRecord, QueueRecord, StatsRecord
-from jobq.core.records import Filter, JobKey, JobRecord, Page, QueueName
-from jobq.core.states import State
+from jobq.core.records.events import EventPage
+from jobq.core.records.jobs import Filter, JobKey, JobRecord, Page, QueueName
+from jobq.core.records.queues import HoldsRecord, MinuteRecord, QueueRecord, StatsRecord
+from jobq.core.records.states import State
+from jobq.core.rules.limits import MAX_LISTED_HOLDS
+from jobq.core.rules.locks import LockRecord
 
 
 class ReadStore(Protocol):
@@ -25,7 +25,7 @@ class ReadStore(Protocol):
 
         A job whose record is damaged is returned too, whatever was written there: with its id and
         its state, and with a failure of the type `Unreadable`. What cannot be read or shown has its
-        default (`core.verdicts.legible`).
+        default (`core.rules.outcomes.legible`).
         """
         ...
 
@@ -70,7 +70,7 @@ class ReadStore(Protocol):
         """The queue at a glance: counts, mode, age of the next job, and what holds it back."""
         ...
 
-    async def holds(self, queue: QueueName, *, limit: int = MAX_LISTED) -> HoldsRecord:
+    async def holds(self, queue: QueueName, *, limit: int = MAX_LISTED_HOLDS) -> HoldsRecord:
         """The holds in force: of the queue, and of up to `limit` keys, those that end first."""
         ...
 
@@ -109,10 +109,10 @@ class EventStore(Protocol):
     ) -> EventPage:
         """About `limit` events after a position.
 
-        A position has the form that `core.event_log.offsets` describes, with one offset per shard.
-        "0" starts at the oldest event kept. None returns no events, only the current end. With
-        `until`, a position that the log has reached, later events are left out, and an empty page
-        means that all were read.
+        A position has the form that `core.records.event_log.offsets` describes, with one offset
+        per shard. "0" starts at the oldest event kept. None returns no events, only the current
+        end. With `until`, a position that the log has reached, later events are left out, and an
+        empty page means that all were read.
         """
         ...
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from jobq.core.records import QueueName
-from jobq.core.workers import Beat, WorkerRecord, WorkerRequest
+from jobq.core.records.jobs import QueueName
+from jobq.core.records.workers import Beat, WorkerRecord, WorkerRequest
 
 
 class PresenceStore(Protocol):

@@ -1,4 +1,4 @@
-"""The parts of a URL: how to connect, and where in the database the tables of jobq are.
+"""The parts of a URL, and connecting to its servers, host by host, with a deadline for each.
 
 postgresql://[user[:password]@]host[:port][,host…]/database   (postgres:// is the same)
 
@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import difflib
 import re
+import time
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 from urllib.parse import urlsplit
@@ -18,10 +19,11 @@ from urllib.parse import urlsplit
 import psycopg
 from psycopg import pq
 
-from jobq.core.redact import redacted_url as shown
-from jobq.core.redact import split_credentials
+from jobq.core.values.printable import redacted_url as shown
+from jobq.core.values.printable import split_credentials
 from jobq.errors import ConfigError
-from jobq.stores.base.url_options import options_of
+from jobq.stores.base.urls import options_of
+from jobq.stores.postgres.link import Link, LinkLost, LinkStopped, one_line, ready
 
 SCHEMA = "jobq"
 """The schema of the tables, if the URL names no other one."""
@@ -177,3 +179,48 @@ def _seconds(url: str, text: str | None) -> float:
             f"{shown(url)!r} has {text!r} for timeout: use seconds, from 1 to an hour"
         ) from None
     return value
+
+
+# Connects to the server of an address, host by host, with a deadline for each.
+
+
+def connect(address: Address, stop: int, timeout: float) -> Link:
+    """Connect to the first server of the address that accepts. LinkLost says why none does."""
+    problems = []
+    attempts = list(address.attempts())
+    for conninfo in attempts:
+        deadline = time.monotonic() + timeout / len(attempts)
+        try:
+            return _connect(conninfo, stop, deadline, pooled=not address.listen)
+        except LinkStopped:
+            raise
+        except LinkLost as e:
+            problems.append(str(e))
+    raise LinkLost("; ".join(problems))
+
+
+def _connect(conninfo: bytes, stop: int, deadline: float, *, pooled: bool) -> Link:
+    pgconn = pq.PGconn.connect_start(conninfo)
+    state = pq.PollingStatus.WRITING
+    try:
+        while pgconn.status != pq.ConnStatus.BAD and state != pq.PollingStatus.OK:
+            reading = state == pq.PollingStatus.READING
+            left = deadline - time.monotonic()
+            if not ready(pgconn.socket, reading, left, stop):
+                where = pgconn.host.decode() or "the server"
+                raise LinkLost(f"{where} did not accept a connection in time")
+            state = pq.PollingStatus(pgconn.connect_poll())
+            if state == pq.PollingStatus.FAILED:
+                break
+        if pgconn.status != pq.ConnStatus.OK:
+            raise LinkLost(one_line(pgconn.get_error_message()))
+        pgconn.nonblocking = 1
+        pgconn.enter_pipeline_mode()
+        # libpq prints notices of the server to stderr; jobq has no use for them.
+        pgconn.notice_handler = lambda _: None
+    except BaseException:
+        pgconn.finish()
+        raise
+    link = Link(pgconn, stop, pooled=pooled)
+    link.deadline = deadline
+    return link

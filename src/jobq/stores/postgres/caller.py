@@ -25,24 +25,243 @@ import psycopg
 from msgspec.structs import replace
 from psycopg import pq
 
-from jobq.core.new_jobs import check_specs
-from jobq.core.records import JobSpec, LeaseRef, PutResult, QueueName
-from jobq.errors import ConfigError, StoreUnavailable
-from jobq.stores.base import QueueRemoved
-from jobq.stores.postgres import caller_connections, completing, failures, mailbox, session
-from jobq.stores.postgres.caller_connections import Raw
+from jobq.core.records.jobs import JobSpec, LeaseRef, PutResult, QueueName
+from jobq.core.records.states import Kind
+from jobq.core.rules.defaults import HOUR_MS
+from jobq.core.rules.new_jobs import check_specs
+from jobq.errors import ConfigError, InvalidJob, LeaseLost, StoreUnavailable
+from jobq.stores.base import Completion, QueueRemoved
+from jobq.stores.postgres import failures, mailbox, session
 from jobq.stores.postgres.link import LOST, Link, Reply, Statement, StatementFailed
 from jobq.stores.postgres.memory import PostgresMemory
 from jobq.stores.postgres.queries import SQL
 from jobq.stores.postgres.tx import PostgresTx
-from jobq.stores.relational import put
-from jobq.stores.relational.codes import COMPLETED, GIVEN
+from jobq.stores.relational import ending, put
 from jobq.stores.relational.mailbox import Notice
-from jobq.stores.relational.rows import Job, NewJob, QueueRow, read
+from jobq.stores.relational.rows import (
+    ACTIVE,
+    CANCEL,
+    COMMITTED,
+    COMPLETED,
+    GIVEN,
+    UNFOLLOWED,
+    Job,
+    NewJob,
+    QueueRow,
+    job_number,
+    read,
+    read_all,
+)
 from jobq.stores.relational.signals import log_topic
 
 if TYPE_CHECKING:
     from jobq.stores.postgres.store import PostgresStore
+
+# The connections of callers: psycopg's, SQLAlchemy's and Django's, each with a psycopg connection
+# inside.
+#
+# Classes of SQLAlchemy and Django are recognised by their names, so jobq imports neither.
+# Subclasses of them may be anywhere: applications, SQLModel and Flask-SQLAlchemy have sessions of
+# their own.
+
+Raw = psycopg.Connection[Any] | psycopg.AsyncConnection[Any]
+
+_KNOWN = (
+    "a connection of psycopg 3, a Session or Connection of SQLAlchemy 2 with the psycopg driver "
+    "(postgresql+psycopg://), or django.db.connection"
+)
+
+
+_ASYNC = frozenset({"AsyncSession", "AsyncConnection", "async_scoped_session"})
+_CLASSES = {
+    "sqlalchemy": frozenset({"Session", "Connection", "scoped_session"}) | _ASYNC,
+    "django": frozenset({"BaseDatabaseWrapper", "ConnectionProxy"}),
+}
+
+
+def check_connection(connection: object) -> None:
+    """ConfigError if jobq cannot use this kind of connection."""
+    known = isinstance(connection, (psycopg.Connection, psycopg.AsyncConnection))
+    if not known and not _library(connection):
+        raise ConfigError(f"jobq.transaction({_shown(connection)}): give {_KNOWN}")
+
+
+def blocking(connection: Any) -> psycopg.Connection[Any]:
+    """The psycopg connection inside a blocking connection."""
+    if isinstance(connection, psycopg.AsyncConnection) or _of_asyncio(connection):
+        raise ConfigError(
+            f"jobq.transaction({_shown(connection)}): an async connection works with `await "
+            "task.enqueue(…)`, not with `.sync`"
+        )
+    raw = _blocking(connection)
+    if not isinstance(raw, psycopg.Connection):
+        raise _unusable(connection, raw)
+    return raw
+
+
+async def awaited(connection: Any) -> Raw:
+    """The same for a connection of any kind, from an event loop."""
+    raw = await _awaited(connection)
+    if not isinstance(raw, (psycopg.Connection, psycopg.AsyncConnection)):
+        raise _unusable(connection, raw)
+    return raw
+
+
+def _blocking(connection: Any) -> Any:
+    library = _library(connection)
+    if library == "sqlalchemy":
+        if hasattr(connection, "get_bind"):  # a Session
+            connection = connection.connection()
+        if hasattr(connection, "in_transaction") and not connection.in_transaction():
+            connection.exec_driver_sql("SELECT 1")  # the Connection begins a transaction
+        return connection.connection.driver_connection
+    if library == "django":
+        connection.ensure_connection()
+        if connection.get_autocommit():
+            raise ConfigError(
+                "jobq.transaction(): no transaction is open on this Django connection: use it "
+                "inside transaction.atomic()"
+            )
+        return connection.connection
+    return connection
+
+
+async def _awaited(connection: Any) -> Any:
+    if not _of_asyncio(connection):
+        return _blocking(connection)
+    if hasattr(connection, "get_bind"):  # an AsyncSession
+        connection = await connection.connection()
+    if not connection.in_transaction():
+        await connection.exec_driver_sql("SELECT 1")
+    return (await connection.get_raw_connection()).driver_connection
+
+
+def must_begin(raw: Raw) -> bool:
+    """Whether the transaction has not begun yet, and psycopg begins it with the next statement.
+
+    The caller has locked the connection: while other tasks use it, it looks busy. ConfigError if no
+    transaction is open and none begins by itself.
+    """
+    if raw.closed:
+        raise ConfigError("jobq.transaction(): the connection is closed")
+    status = raw.pgconn.transaction_status
+    if status == pq.TransactionStatus.INERROR:
+        raise ConfigError(
+            "jobq.transaction(): the transaction has failed, so nothing can be added to it: roll "
+            "it back"
+        )
+    if raw.pgconn.pipeline_status != pq.PipelineStatus.OFF:
+        raise ConfigError("jobq.transaction(): leave conn.pipeline() before you enqueue")
+    if status == pq.TransactionStatus.INTRANS:
+        return False
+    if status != pq.TransactionStatus.IDLE:
+        raise ConfigError("jobq.transaction(): the connection is busy with another statement")
+    if raw.autocommit:
+        raise ConfigError(
+            "jobq.transaction(): no transaction is open, and the connection is in autocommit mode: "
+            "begin one with conn.transaction()"
+        )
+    return True
+
+
+def two_phase(raw: Raw) -> bool:
+    """Whether the transaction will be prepared (`tpc_begin`), so that it must not send NOTIFY."""
+    return getattr(raw, "_tpc", None) is not None  # psycopg has no public name for it
+
+
+def _of_asyncio(connection: object) -> bool:
+    return bool(_classes(connection, "sqlalchemy") & _ASYNC)
+
+
+def _library(connection: object) -> str:
+    """The library whose connection or session this is; empty: none."""
+    return next((name for name in _CLASSES if _classes(connection, name)), "")
+
+
+def _classes(connection: object, library: str) -> frozenset[str]:
+    """Which classes of the library this is an instance of, among those that jobq can use."""
+    bases = type(connection).__mro__
+    found = {c.__name__ for c in bases if c.__module__.partition(".")[0] == library}
+    return _CLASSES[library] & found
+
+
+def _unusable(connection: object, raw: object) -> ConfigError:
+    return ConfigError(
+        f"jobq.transaction({_shown(connection)}): its driver is {_shown(raw)}; give {_KNOWN}"
+    )
+
+
+def _shown(value: object) -> str:
+    return f"{type(value).__module__}.{type(value).__qualname__}"
+
+
+# complete_in: a job is completed by the transaction of its handler.
+#
+# The transaction changes only the job's own row and appends its event, because it may stay open for
+# long: others would wait for anything else. What follows from the end of the job (its key, its
+# unique lock, its parents, its schedule, those who wait for the result) is done after the commit,
+# when the worker settles the lease. If the worker has died, a tick does it.
+
+FOLLOW_MS = 10_000
+"""Milliseconds after which a tick does what follows from a job's end. The worker does it within
+milliseconds of the commit, unless it has died."""
+FOLLOWED = 100
+"""Such jobs per tick: each may lock other rows, which a short transaction holds for less long."""
+
+
+def complete(tx: PostgresTx, lease: LeaseRef, result: bytes | None) -> None:
+    """Complete the job of a lease in a transaction of its handler. LeaseLost if it is not held.
+
+    InvalidJob if this lease has completed it already. After a rollback, it has not."""
+    pk = job_number(lease.token)
+    tx.execute(SQL.hot["begin_completing"], (pk,))  # commands and settles then skip the job
+    row = tx.execute(SQL.hot["lock_job"], (pk,)).fetchone()
+    job = None if row is None else read(row, Job)
+    held = job is not None and (job.id, job.token) == (lease.id, lease.token)
+    if job is not None and held and job.state == COMPLETED:
+        raise InvalidJob(f"complete_in: job {lease.id} was completed before")
+    if job is None or not held or job.state != ACTIVE:
+        raise LeaseLost(
+            f"job {lease.id} was not completed: its lease is lost, so another worker may run it; "
+            "roll back the transaction"
+        )
+    tx.not_before(job.started_ms or 0)
+    queue = tx.queue_by_qid(job.qid)
+    job.flags = job.flags & ~CANCEL | COMMITTED | UNFOLLOWED
+    job.result, job.finished_ms = result, tx.now
+    # Its record is not removed before what follows is done, even if results are not kept.
+    job.keep = 1
+    until = ending.keep_until(queue.settings, COMPLETED, tx.now)
+    job.at_ms = max(until, tx.now + HOUR_MS)
+    tx.move(job, Kind.COMPLETED, COMPLETED)
+
+
+def completion(tx: PostgresTx, lease: LeaseRef) -> Completion:
+    """Implements `Transactional.completion`."""
+    pk = job_number(lease.token)
+    found = tx.execute(SQL.hot["state_of_lease"], (pk, lease.id, lease.token)).fetchone()
+    if found is None:
+        return "lost"
+    if found[0] != ACTIVE:
+        return "completed" if found[0] == COMPLETED else "lost"
+    if tx.execute(SQL.hot["unlocked"], (pk,)).fetchone() is None:
+        return "open"
+    # The row is locked here now: what it says is final.
+    found = tx.execute(SQL.hot["state_of_lease"], (pk, lease.id, lease.token)).fetchone()
+    if found is None:
+        return "lost"
+    return "active" if found[0] == ACTIVE else "completed"
+
+
+def follow_up(tx: PostgresTx) -> int:
+    """Do what follows from the ends of jobs whose workers have died. Returns how many there were.
+
+    The caller is a tick."""
+    rows = tx.execute(SQL.upkeep["unfollowed"], (tx.now - FOLLOW_MS, FOLLOWED)).fetchall()
+    for job in read_all(rows, Job):
+        ending.follow(tx, tx.queue_by_qid(job.qid), job)
+    return len(rows)
+
 
 T = TypeVar("T")
 
@@ -160,7 +379,7 @@ class Caller:
     """See `CallerTransaction`."""
 
     def __init__(self, store: PostgresStore, connection: object) -> None:
-        caller_connections.check(connection)
+        check_connection(connection)
         self._store = store
         self._connection = connection
 
@@ -190,22 +409,22 @@ class Caller:
             raise
 
     def _blocking(self, work: Callable[[CallerTx], T]) -> T:
-        return self._locked(caller_connections.blocking(self._connection), work)
+        return self._locked(blocking(self._connection), work)
 
     def _locked(self, raw: psycopg.Connection[Any], work: Callable[[CallerTx], T]) -> T:
         while True:
             with raw.lock:
-                if not caller_connections.must_begin(raw):
+                if not must_begin(raw):
                     return self._run(raw, work)
             raw.execute("SELECT 1")  # psycopg sends BEGIN first
 
     async def _awaited(self, work: Callable[[CallerTx], T]) -> T:
-        raw = await caller_connections.awaited(self._connection)
+        raw = await awaited(self._connection)
         if isinstance(raw, psycopg.Connection):
             return await _in_thread(partial(self._locked, raw, work))
         while True:
             async with raw.lock:
-                if not caller_connections.must_begin(raw):
+                if not must_begin(raw):
                     return await _in_thread(partial(self._run, raw, work))
             await raw.execute("SELECT 1")
 
@@ -213,7 +432,7 @@ class Caller:
         """Run a call on the connection, which nobody else uses meanwhile."""
         address, pgconn = self._store.address, raw.pgconn
         link = CallerLink(pgconn, address.timeout)
-        wakes = not caller_connections.two_phase(raw)
+        wakes = not two_phase(raw)
         pgconn.enter_pipeline_mode()
         try:
             return self._tried(link, work, wakes)
@@ -300,7 +519,7 @@ def _put(tx: CallerTx, specs: Sequence[JobSpec]) -> list[PutResult]:
 def _complete(tx: CallerTx, lease: LeaseRef, result: bytes | None) -> None:
     tx.use_queue(lease.queue)
     try:
-        completing.complete(tx, lease, result)
+        complete(tx, lease, result)
     except StatementFailed as e:
         if not (tx.one_snapshot and e.sqlstate == failures.SERIALIZATION):
             raise

@@ -1,4 +1,4 @@
-"""The time of a store: the server's clock, which never goes back (core/clock.py).
+"""The time of a store: the server's clock, which never goes back (core/rules/clock.py).
 
 A handle knows how far its own clock is from the server's, which it reads again every `REFRESH_S`.
 So a call needs no round trip to know the time, and clients whose clocks are wrong agree with each
@@ -26,7 +26,7 @@ from math import inf
 
 import msgspec
 
-from jobq.core.clock import Anchor, steady
+from jobq.core.rules.clock import Anchor, steady
 from jobq.stores.base import Clock
 
 REFRESH_S = 30.0

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from jobq.core.commands import AnyCommand
-from jobq.core.queues import Fire
-from jobq.core.records import AnyOutcome, Claim, JobSpec, QueueName
+from jobq.core.records.commands import AnyCommand
+from jobq.core.records.jobs import AnyOutcome, Claim, JobSpec, QueueName
+from jobq.core.records.queues import Fire
 from jobq.stores.postgres.tx import PostgresTx
-from jobq.stores.relational import alter, put, schedules, settle, submitting
+from jobq.stores.relational import alter, put, schedules, settle, submission
 
 
 def run_locked(
@@ -57,7 +57,7 @@ def _of_fire(fires: Sequence[Fire]) -> Iterable[QueueName]:
 _NAMED: dict[Callable[..., Any], Callable[..., Iterable[QueueName]]] = {
     settle.exchange: _of_exchange,
     put.put: _of_put,
-    submitting.put_flow: _of_put,
+    submission.put_flow: _of_put,
     alter.alter: _of_alter,
     schedules.fire: _of_fire,
 }

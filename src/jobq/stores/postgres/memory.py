@@ -1,14 +1,57 @@
-"""What a handle remembers between transactions."""
+"""What a handle remembers between transactions, and which queues are plain."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
-from jobq.core.records import QueueName
+from jobq.core.records.jobs import QueueName
+from jobq.core.records.queues import NO_DEFAULTS, Limits
+from jobq.core.records.states import State
+from jobq.core.rules.ended import by_state
+from jobq.errors import CorruptStore
 from jobq.stores.postgres.clock import StoreClock
 from jobq.stores.postgres.floors import Floors
 from jobq.stores.postgres.held import Held
-from jobq.stores.relational.memory import Memory
+from jobq.stores.relational.rows import QueueRow, Row
+from jobq.stores.relational.tx import Memory
+
+# Which queues are plain, so that single statements may change their jobs (fast.py).
+
+
+def is_plain(queue: QueueRow, now: int) -> bool:
+    """Whether single statements may put, complete and claim jobs of the queue (fast.py)."""
+    if queue.mode != "plain" or queue.paused or not queue.listed or queue.held_ms > now:
+        return False
+    try:
+        stored = queue.settings
+    except CorruptStore:
+        return False
+    return (
+        stored.effective == Limits()
+        and not stored.frail
+        and not stored.event_meta
+        and stored.defaults == NO_DEFAULTS
+    )
+
+
+def saved(queue: QueueRow, now: int) -> Row:
+    """The parameters of `save_queue`."""
+    try:
+        kept_ms = by_state(queue.settings.retention, State.COMPLETED)
+    except CorruptStore:
+        kept_ms = 0  # not read: the queue is not plain
+    return (
+        queue.mode,
+        queue.paused,
+        queue.listed,
+        queue.held_ms,
+        queue.rate,
+        queue.packed_settings,
+        queue.reserved,
+        is_plain(queue, now),
+        kept_ms,
+        queue.qid,
+    )
 
 
 class Plain(NamedTuple):

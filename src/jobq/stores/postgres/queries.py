@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
-from jobq.core.defaults import WATCHED_MS
+from jobq.core.rules.defaults import WATCHED_MS
 from jobq.stores.relational import statements
-from jobq.stores.relational.codes import CANCEL, ENDING, FOREVER, GIVEN, NOTED, WATCHED
-from jobq.stores.relational.columns import JOB_COLUMNS, lists
-from jobq.stores.relational.rows import ClaimedJob, NewJob
+from jobq.stores.relational.rows import (
+    CANCEL,
+    ENDING,
+    FOREVER,
+    GIVEN,
+    JOB_COLUMNS,
+    NOTED,
+    WATCHED,
+    ClaimedJob,
+    NewJob,
+    lists,
+)
 from jobq.stores.relational.signals import SLEEP_MS
 
 _PACKAGE = "jobq.stores.postgres"
@@ -38,7 +47,7 @@ _KEPT = (
     f"CASE WHEN q.kept_ms IS NULL THEN {FOREVER} WHEN g.flags & {WATCHED} = 0 THEN $6 + q.kept_ms "
     f"ELSE $6 + greatest(q.kept_ms, {WATCHED_MS}) END"
 )
-"""How long a completed job is kept, as core.retention.kept_ms says."""
+"""How long a completed job is kept, as core.rules.ended.kept_ms says."""
 
 _ENDED = {
     "state": "4",

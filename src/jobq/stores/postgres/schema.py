@@ -3,7 +3,7 @@
 `migrations/0001.sql` is the first schema, and every later file changes it. A new database takes all
 of them, so a migrated database and a new one have the same tables. `meta` holds the number of the
 last migration (`schema`), the oldest schema whose code can work on the tables (`oldest`), and the
-release that wrote both (`release`): see core/layout.py.
+release that wrote both (`release`): see core/rules/layout.py.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import uuid
 from importlib.resources import files
 
-from jobq.core.layout import Layout, refuse_newer, refuse_running
+from jobq.core.rules.layout import Layout, refuse_newer, refuse_running
 from jobq.core.version import __version__
 from jobq.errors import ConfigError, CorruptStore
 from jobq.stores.postgres.address import Address

@@ -14,11 +14,8 @@ from collections.abc import Collection, Coroutine, Sequence
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from jobq.core import refusals
-from jobq.core.event_records import EventPage
-from jobq.core.new_jobs import check_specs
-from jobq.core.queues import QueueConfig
-from jobq.core.records import (
+from jobq.core.records.events import EventPage
+from jobq.core.records.jobs import (
     AnyOutcome,
     Claim,
     JobKey,
@@ -29,27 +26,28 @@ from jobq.core.records import (
     QueueName,
     Settled,
 )
+from jobq.core.records.queues import QueueConfig
+from jobq.core.rules import refusals
+from jobq.core.rules.new_jobs import check_specs
 from jobq.errors import JobqError, StoreUnavailable
 from jobq.stores.base import Clock, Completion
-from jobq.stores.base.maintained import DatabaseReport
+from jobq.stores.base.optional import DatabaseReport
 from jobq.stores.postgres import (
-    completing,
+    caller,
     failures,
     fast,
     held,
-    inspection,
     lock_order,
     log_segments,
     numbering,
-    reading,
+    reads,
     schema,
     upkeep,
 )
 from jobq.stores.postgres.address import Address, parse
 from jobq.stores.postgres.caller import Caller
 from jobq.stores.postgres.clock import StoreClock
-from jobq.stores.postgres.connection import MAX_CONNECTIONS, Connections
-from jobq.stores.postgres.connection_thread import Kind
+from jobq.stores.postgres.connection import MAX_CONNECTIONS, Connections, Kind
 from jobq.stores.postgres.link import Link, StatementFailed
 from jobq.stores.postgres.mailbox import ChannelMailbox
 from jobq.stores.postgres.memory import PostgresMemory
@@ -119,7 +117,7 @@ class PostgresStore(RelationalStore):
         await self._alone(schema.prepare, self.address._replace(migrate=True))
 
     async def report(self) -> DatabaseReport:
-        return await self._read(inspection.report, self.address.schema)
+        return await self._read(reads.database_report, self.address.schema)
 
     async def _alone(self, work: Work[Any], address: Address) -> Any:
         """Run work(link, address) on a connection of its own, whether the store is open or not."""
@@ -198,7 +196,7 @@ class PostgresStore(RelationalStore):
     # ── reads ─────────────────────────────────────────────────────────────────────────────────────
 
     async def get(self, jobs: Sequence[JobKey]) -> list[JobRecord | None]:
-        return await self._read(reading.get, jobs)
+        return await self._read(reads.get, jobs)
 
     # ── events ────────────────────────────────────────────────────────────────────────────────────
 
@@ -297,7 +295,7 @@ class PostgresStore(RelationalStore):
 
     async def completion(self, lease: LeaseRef) -> Completion:
         """See Transactional."""
-        return await self._write(completing.completion, lease)
+        return await self._write(caller.completion, lease)
 
     # ── inside ────────────────────────────────────────────────────────────────────────────────────
 

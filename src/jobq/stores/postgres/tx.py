@@ -5,7 +5,7 @@ reads. So requests on one queue run one after the other, except the plain ones o
 lock only jobs. Statements without a reply that matters are queued, and travel with the next one
 that has one, or with the COMMIT.
 
-What a request appends to the event log is collected in tx_log.py.
+What a request appends to the event log is collected in event_log.py.
 """
 
 from __future__ import annotations
@@ -16,21 +16,20 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from jobq.core.clock import JITTER_MS
-from jobq.core.defaults import DAY_MS, MINUTE_MS
-from jobq.core.records import QueueName
-from jobq.stores.postgres import failures, mailbox, trimming
+from jobq.core.records.jobs import QueueName
+from jobq.core.rules.clock import JITTER_MS
+from jobq.core.rules.defaults import DAY_MS, MINUTE_MS
+from jobq.stores.postgres import event_log, failures, mailbox
 from jobq.stores.postgres.clock import elapsed
-from jobq.stores.postgres.floor_statements import STATEMENTS_WITH_FLOORS
-from jobq.stores.postgres.floors import FIRST
+from jobq.stores.postgres.event_log import LoggingTx
+from jobq.stores.postgres.floors import FIRST, STATEMENTS_WITH_FLOORS
 from jobq.stores.postgres.link import Link, Reply, StatementFailed
-from jobq.stores.postgres.memory import PostgresMemory
-from jobq.stores.postgres.plain import saved
+from jobq.stores.postgres.memory import PostgresMemory, saved
 from jobq.stores.postgres.queries import FLOORS, SQL
-from jobq.stores.postgres.tx_log import LoggingTx
-from jobq.stores.relational.codes import ACTIVE, ENDED
 from jobq.stores.relational.dialect import Rows
 from jobq.stores.relational.rows import (
+    ACTIVE,
+    ENDED,
     ClaimedJob,
     DamagedJob,
     Job,
@@ -42,7 +41,7 @@ from jobq.stores.relational.rows import (
     read_all,
 )
 from jobq.stores.relational.signals import SLEEP_MS
-from jobq.stores.relational.sweeps import Sweep
+from jobq.stores.relational.upkeep import Sweep
 
 WORKERS = 10_000
 """Workers whose last exchange a handle remembers."""
@@ -361,7 +360,7 @@ class PostgresTx(LoggingTx):
         return self.take_seqs(qid)
 
     def trim_log(self, queue: QueueRow, limit: int) -> int:
-        return trimming.trim_log(self, queue, limit)
+        return event_log.trim_log(self, queue, limit)
 
     def flush(self) -> None:
         """Write the event log and the rows of queues.

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from jobq.core.defaults import METRICS_MS
-from jobq.core.queues import Limits
-from jobq.core.records import QueueName
+from jobq.core.records.jobs import QueueName
+from jobq.core.records.queues import Limits
+from jobq.core.rules.defaults import METRICS_MS
 from jobq.errors import CorruptStore
-from jobq.stores.postgres import completing, held, log_segments, trimming
+from jobq.stores.postgres import caller, event_log, held, log_segments
 from jobq.stores.postgres.memory import PostgresMemory
 from jobq.stores.postgres.queries import SQL
 from jobq.stores.postgres.tx import PostgresTx
@@ -61,7 +61,7 @@ def plan(tx: PostgresTx, full: bool) -> TickPlan:
         needed = (
             due
             or asleep
-            or logged > trimming.LOG_EVENTS
+            or logged > event_log.LOG_EVENTS
             or _held_before(queue, tx.now)
             or _too_many(queue, ended)
         )
@@ -129,7 +129,7 @@ def tick_queue(tx: PostgresTx, name: QueueName, limit: int, full: bool) -> int:
 def tick_rest(tx: PostgresTx, limit: int) -> int:
     """The part of a tick that concerns no single queue. Returns how many steps it took."""
     steps = upkeep.tick_rest(tx, limit)
-    steps += completing.follow_up(tx)
+    steps += caller.follow_up(tx)
     tx.sweep_calls(CALLS)
     log_segments.drop_kept(tx)
     held.sweep(tx)

@@ -11,11 +11,10 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from jobq.core.records import QueueName
+from jobq.core.records.jobs import QueueName
 from jobq.stores.postgres.floors import Range, as_columns
 from jobq.stores.postgres.link import Link
-from jobq.stores.postgres.memory import PostgresMemory
-from jobq.stores.postgres.plain import is_plain
+from jobq.stores.postgres.memory import PostgresMemory, is_plain
 from jobq.stores.postgres.queries import load, load_with_floors
 from jobq.stores.postgres.tx import PostgresTx
 from jobq.stores.relational.signals import DEPUTIES_MS, ended_topic, log_topic, noted_topic

@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Literal
 
-from jobq.core import event_log
-from jobq.core.commands import (
+from jobq.core.records import event_log
+from jobq.core.records.commands import (
     Altered,
     AnyCommand,
     Cancel,
@@ -21,13 +21,14 @@ from jobq.core.commands import (
     Update,
     applies,
 )
-from jobq.core.defaults import MAX_SIGNALS
-from jobq.core.outcomes import due_ms
-from jobq.core.records import MAX_AFTER, JobKey, QueueName
-from jobq.core.states import Kind, QueueKind
-from jobq.core.waits import CHILD, noted_child
-from jobq.stores.relational import ending, flows, locks, signals, steps, unknown, waiting
-from jobq.stores.relational.codes import (
+from jobq.core.records.jobs import MAX_AFTER, JobKey, QueueName
+from jobq.core.records.states import Kind, QueueKind
+from jobq.core.rules.defaults import MAX_SIGNALS
+from jobq.core.rules.outcomes import due_ms
+from jobq.core.rules.waits import CHILD, noted_child
+from jobq.stores.relational import ending, flows, history, locks, signals, waiting
+from jobq.stores.relational.packed import unpack_options, with_store_fields
+from jobq.stores.relational.rows import (
     ACTIVE,
     BLOCKED,
     CANCEL,
@@ -39,9 +40,10 @@ from jobq.stores.relational.codes import (
     NOTED,
     UNFOLLOWED,
     WAITING,
+    Edge,
+    Job,
+    QueueRow,
 )
-from jobq.stores.relational.options import unpack_options, with_store_fields
-from jobq.stores.relational.rows import Edge, Job, QueueRow
 from jobq.stores.relational.tx import Tx
 
 
@@ -164,7 +166,7 @@ def _rerun(tx: Tx, queue: QueueRow, job: Job) -> bool:
     job.saved = None
     if job.flags & NOTED:
         tx.execute(tx.sql.ties["delete_signals"], (job.pk,))
-    steps.forget(tx, job)
+    history.forget_steps(tx, job)
     _wait_again(tx, job)
     return True
 
@@ -222,7 +224,7 @@ def _reprioritise(tx: Tx, job: Job, priority: int) -> bool:
 
 def _reschedule(tx: Tx, job: Job, command: Reschedule) -> bool:
     due = due_ms(now_ms=tx.now, delay_ms=command.delay_ms, at_ms=command.at_ms, ahead_ms=tx.ahead)
-    unknown.due_again(job)
+    waiting.due_again(job)
     if due > tx.now:
         waiting.later(tx, job, Kind.CHANGED, due, reason="rescheduled")
     elif job.state == DELAYED:
@@ -233,7 +235,7 @@ def _reschedule(tx: Tx, job: Job, command: Reschedule) -> bool:
 
 def _update(tx: Tx, job: Job, payload: bytes, codec: str) -> bool:
     job.payload, job.codec = payload, codec
-    unknown.new_arguments(job)
+    waiting.new_arguments(job)
     tx.save(job)
     tx.record(job, Kind.CHANGED, job.state, reason="updated")
     return True

@@ -5,17 +5,27 @@ A plain queue takes one statement for the whole claim, however many jobs wait.
 
 from __future__ import annotations
 
-from jobq.core.event_log import KIND_CODES, Item, with_later
-from jobq.core.records import Claim, Input, Lease, QueueName, Steps
-from jobq.core.states import Kind
-from jobq.stores.relational import dead_letters, flows, keys, last_chances, rates, upkeep
-from jobq.stores.relational import steps as recorded_steps
-from jobq.stores.relational.codes import ACTIVE, CANCEL, ENDING, NOTED, WAITING
-from jobq.stores.relational.memory import Granted
-from jobq.stores.relational.options import BROKEN, event_meta, unpack_options
-from jobq.stores.relational.rows import ClaimedJob, KeyHead, QueueRow, RepeatedClaim, read_all
-from jobq.stores.relational.tokens import token_of, token_suffix
-from jobq.stores.relational.tx import Tx
+from jobq.core.records.event_log import KIND_CODES, Item, with_later
+from jobq.core.records.jobs import Claim, Input, Lease, QueueName, Steps
+from jobq.core.records.states import Kind
+from jobq.stores.relational import flows, keys, limits, put, upkeep
+from jobq.stores.relational import history as recorded_steps
+from jobq.stores.relational.packed import BROKEN, event_meta, unpack_options
+from jobq.stores.relational.rows import (
+    ACTIVE,
+    CANCEL,
+    ENDING,
+    NOTED,
+    WAITING,
+    ClaimedJob,
+    KeyHead,
+    QueueRow,
+    RepeatedClaim,
+    read_all,
+    token_of,
+    token_suffix,
+)
+from jobq.stores.relational.tx import Granted, Tx
 
 _STARTED = KIND_CODES[Kind.STARTED]
 REMEMBERED = 100_000
@@ -38,7 +48,7 @@ def claim(tx: Tx, wanted: Claim, worker: str, call: str) -> tuple[list[Lease], l
         seen.append(queue)
         upkeep.queue_due(tx, queue, UPKEEP)
         if tx.failed:  # their copies may be in a queue of this claim
-            dead_letters.deliver(tx)
+            put.deliver(tx)
         room = wanted.limit - len(leases)
         if room > 0 and not queue.paused and not alone:
             found = _claim_from(
@@ -80,17 +90,17 @@ def next_due(tx: Tx, queues: list[QueueRow]) -> int | None:
             if row is not None:
                 times += row
         if not queue.paused:
-            times += rates.next_times(tx, queue)
+            times += limits.next_times(tx, queue)
     return None if not times else max(0, min(times) - tx.now)
 
 
 def _claim_from(
     tx: Tx, queue: QueueRow, room: int, lease_ms: int, worker: str, call: str, *, alone: bool
 ) -> list[Lease]:
-    room = rates.room(tx, queue, room)
+    room = limits.room(tx, queue, room)
     frail = queue.settings.frail > 0
     if frail and room > 0 and queue.mode != "keyed":
-        room = last_chances.room(tx, queue, room, alone=alone)
+        room = limits.last_chance_room(tx, queue, room, alone=alone)
     if room <= 0:
         return []
     now, suffix = tx.now, token_suffix(worker, call)
@@ -98,8 +108,8 @@ def _claim_from(
     jobs: list[ClaimedJob]
     if queue.mode == "keyed":
         jobs = [*_claim_keyed(tx, queue, room, (suffix, worker, now, expires), frail, alone)]
-    elif queue.has_settings and rates.by_cost(queue):
-        chosen = (suffix, worker, now, expires, tx.listed(rates.affordable(tx, queue, room)))
+    elif queue.has_settings and limits.by_cost(queue):
+        chosen = (suffix, worker, now, expires, tx.listed(limits.affordable(tx, queue, room)))
         jobs = read_all(tx.execute(tx.sql.hot["claim_these"], chosen).fetchall(), ClaimedJob)
     elif room <= tx.few:
         head = tx.execute(tx.sql.hot["head_of_queue"], (queue.qid, now, room)).fetchall()
@@ -114,7 +124,7 @@ def _claim_from(
         tx.recount_waiting(queue, len(jobs))
     if not jobs:
         return []
-    rates.started(tx, queue, len(jobs))
+    limits.started(tx, queue, len(jobs))
     if queue.mode != "keyed":
         jobs.sort(key=queue_order)
     tokens = _record(tx, queue, jobs, worker, suffix)
@@ -139,15 +149,15 @@ def _claim_keyed(
         wanted = room - len(jobs)
         rows = tx.execute(tx.sql.keyed["next_keys"], (queue.qid, tx.now, wanted)).fetchall()
         heads = read_all(rows, KeyHead)
-        going = last_chances.together(queue, heads, alone=alone and not jobs) if frail else heads
+        going = limits.together(queue, heads, alone=alone and not jobs) if frail else heads
         if heads and not going and not jobs:  # the next job is on its last chance: see `alone`
-            if rates.key_pays_for(tx, queue, heads[0]):
+            if limits.key_pays_for(tx, queue, heads[0]):
                 tx.last_chances.add(queue.qid)
             elif queue.held_ms <= tx.now:
                 continue  # its key must wait: look at the other keys
             break
         overrides = keys.overrides(tx, queue.qid, [head.key or "" for head in going])
-        chosen = rates.keys_affordable(tx, queue, going, overrides)
+        chosen = limits.keys_affordable(tx, queue, going, overrides)
         tx.many(
             tx.sql.hot["claim_one"], [(token_of(head, suffix), *rest, head.pk) for head in chosen]
         )
@@ -158,8 +168,7 @@ def _claim_keyed(
         ):
             break
         if frail and (
-            not going
-            or (jobs and (len(going) < len(heads) or last_chances.is_last(queue, jobs[-1])))
+            not going or (jobs and (len(going) < len(heads) or limits.is_last(queue, jobs[-1])))
         ):
             break  # a job on its last chance is next, or was claimed
     return jobs
@@ -221,10 +230,10 @@ def _lease(
         started,
         expires,
         default_retries=default,
-        last_chance=last_chances.is_last(queue, job),
+        last_chance=limits.is_last(queue, job),
         inputs=flows.inputs(tx, job.pk) if noted else (),
         signals=tuple(tx.execute(tx.sql.ties["signals_of"], (job.pk,)).fetchall()) if noted else (),
-        steps=recorded_steps.of(tx, job),
+        steps=recorded_steps.steps_of(tx, job),
     )
 
 

@@ -9,13 +9,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
-from jobq.core import event_log
-from jobq.core.records import QueueName
+from jobq.core.records import event_log
+from jobq.core.records.jobs import QueueName
 from jobq.stores.relational.rows import Job, Lock, NewJob, QueueRow, Row, read, read_all
 from jobq.stores.relational.statements import Statements
 
 if TYPE_CHECKING:
-    from jobq.stores.relational.sweeps import Sweep
+    from jobq.stores.relational.upkeep import Sweep
 
 
 class Rows(Protocol):
@@ -223,7 +223,7 @@ class Dialect(ABC):
     def entries(self, queue: QueueRow, after: int, limit: int) -> Iterable[tuple[int, bytes]]:
         """The entries of the queue's log after a position, oldest first, with their positions.
 
-        An entry is packed by core.event_log. The caller reads at most `limit` of them."""
+        An entry is packed by core.records.event_log. The caller reads at most `limit` of them."""
         return self.execute(self.sql.reads["entries"], (queue.qid, after))
 
     @abstractmethod

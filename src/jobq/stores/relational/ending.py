@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
-from jobq.core.event_log import STATES
-from jobq.core.records import Failure
-from jobq.core.retention import kept_ms
-from jobq.core.states import Kind
-from jobq.stores.relational import locks, steps
-from jobq.stores.relational.codes import (
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from jobq.core.records.event_log import STATES
+from jobq.core.records.jobs import Failure
+from jobq.core.records.queues import ScheduleRecord, ScheduleSpec
+from jobq.core.records.states import Kind
+from jobq.core.rules import cron
+from jobq.core.rules.ended import kept_ms
+from jobq.stores.relational import history, locks
+from jobq.stores.relational.packed import StoredSettings, unpack_options
+from jobq.stores.relational.rows import (
     CANCELLED,
     COMPLETED,
     ERRED,
@@ -21,12 +29,41 @@ from jobq.stores.relational.codes import (
     UNFOLLOWED,
     WANTED,
     WATCHED,
+    Job,
+    QueueRow,
+    ScheduleRow,
 )
-from jobq.stores.relational.options import unpack_options
-from jobq.stores.relational.rearm import rearm
-from jobq.stores.relational.rows import Job, QueueRow
-from jobq.stores.relational.settings import StoredSettings
 from jobq.stores.relational.tx import Tx
+
+# Continues after-complete schedules when their job has ended, by core.rules.cron.after_end.
+
+
+def rearm(tx: Tx, qid: int, id: str) -> None:
+    """Set the next time of a schedule whose job has ended, or which made no job.
+
+    Does nothing if the schedule was dropped, or has a next time already.
+    """
+    row = tx.execute(tx.sql.schedules["schedule"], (qid, id)).fetchone()
+    if row is None:
+        return
+    record = as_record(row)
+    clock_ms = tx.now - tx.ahead  # schedules follow the machine's clock, not the store's time
+    next_ms = cron.after_end(record, clock_ms) if record.next_ms is None else None
+    if next_ms is not None:
+        tx.execute(tx.sql.schedules["rearm"], (next_ms, qid, id))
+
+
+def as_record(row: Sequence[Any]) -> ScheduleRecord:
+    """The record of a row of schedules."""
+    found = ScheduleRow(*row)
+    return ScheduleRecord(
+        spec=msgspec.msgpack.decode(found.spec, type=ScheduleSpec),
+        next_ms=found.next_ms,
+        fired=found.fired,
+        last_ms=found.last_ms,
+        paused=bool(found.paused),
+        created_ms=found.created_ms,
+    )
 
 
 def keep_until(
@@ -114,7 +151,7 @@ def forget(tx: Tx, job: Job) -> None:
     if job.flags & NOTED:
         for part in ("delete_lines", "delete_signals", "delete_edges"):
             tx.execute(tx.sql.ties[part], (job.pk,))
-    steps.forget(tx, job)
+    history.forget_steps(tx, job)
     if job.flags & ERRED:
         tx.execute(tx.sql.ties["delete_errors"], (job.pk,))
     tx.execute(tx.sql.ties["delete_job"], (job.pk,))

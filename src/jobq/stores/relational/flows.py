@@ -7,15 +7,23 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from jobq.core import refusals, verdicts
-from jobq.core.event_log import STATES
-from jobq.core.records import ChildPolicy, Edge, Input, JobKey, QueueName
-from jobq.core.states import State
-from jobq.core.verdicts import ChildEnd
+from jobq.core.records.event_log import STATES
+from jobq.core.records.jobs import ChildPolicy, Edge, Input, JobKey, QueueName
+from jobq.core.records.states import State
+from jobq.core.rules import outcomes, refusals
+from jobq.core.rules.outcomes import ChildEnd
 from jobq.stores.relational import ending, locks, rows, waiting
-from jobq.stores.relational.codes import BLOCKED, COMPLETED, ENDED, FAILED, FOREVER, NOTED, WANTED
-from jobq.stores.relational.options import pack_failure, unpack_failure, unpack_options
-from jobq.stores.relational.rows import Job
+from jobq.stores.relational.packed import pack_failure, unpack_failure, unpack_options
+from jobq.stores.relational.rows import (
+    BLOCKED,
+    COMPLETED,
+    ENDED,
+    FAILED,
+    FOREVER,
+    NOTED,
+    WANTED,
+    Job,
+)
 from jobq.stores.relational.tx import Tx
 
 _BATCH = 500
@@ -76,7 +84,7 @@ def tie_to(
     policy = unpack_options(parent.options).on_child_failure
     fatal = None
     done, result, failure = _stored_end(child, policy) if child.state in ENDED else (0, None, None)
-    if done and verdicts.fails_parent(policy, STATES[child.state]):
+    if done and outcomes.fails_parent(policy, STATES[child.state]):
         if tx.may_change(child):
             fatal = child
         else:
@@ -108,7 +116,7 @@ def tie_to_gone(tx: Tx, parent: Job, edge: Edge, ordinal: int, qid: int) -> Chil
     )
     end, _, failure = _gone(row, policy)
     tx.execute(tx.sql.ties["add_edge"], (parent.pk, *row._replace(failure=failure)))
-    return end if verdicts.fails_parent(policy, end.state) else None
+    return end if outcomes.fails_parent(policy, end.state) else None
 
 
 def meet(tx: Tx, qid: int, id: str) -> None:
@@ -165,7 +173,7 @@ def tie_again(tx: Tx, parent: Job) -> ChildEnd | None:
             tx.execute(tx.sql.ties["reopen_edge"], (parent.pk, edge.ordinal))
             _want(tx, parent, child)
             continue
-        if verdicts.fails_parent(policy, end.state):
+        if outcomes.fails_parent(policy, end.state):
             fatal = fatal or end
         tx.execute(
             tx.sql.ties["end_edge"],
@@ -175,14 +183,14 @@ def tie_again(tx: Tx, parent: Job) -> ChildEnd | None:
 
 
 def _is_staged(edge: rows.Edge) -> bool:
-    """Whether an edge may lead to a member of its flow that is no job yet (see submitting.py)."""
+    """Whether an edge may lead to a member of its flow that is no job yet (see submission.py)."""
     return not edge.done and edge.codec is None
 
 
 def _gone(edge: rows.Edge, policy: ChildPolicy) -> tuple[ChildEnd, None, bytes | None]:
     """The end of a child whose record is gone, and which had not completed."""
     end = ChildEnd(edge.asked or edge.child, None, State.CANCELLED)
-    failure = verdicts.failure_for_parent(policy, end)
+    failure = outcomes.failure_for_parent(policy, end)
     return end, None, None if failure is None else pack_failure(failure)
 
 
@@ -266,7 +274,7 @@ def fail_parent(tx: Tx, parent: Job, child: Job) -> None:
 
 def fail_because(tx: Tx, parent: Job, end: ChildEnd) -> None:
     """The same for a child of which only the end is known."""
-    failure = verdicts.parent_failure(end, attempt=parent.attempt, now_ms=tx.now)
+    failure = outcomes.parent_failure(end, attempt=parent.attempt, now_ms=tx.now)
     ending.end(tx, tx.queue_by_qid(parent.qid), parent, FAILED, failure=failure)
 
 
@@ -313,7 +321,7 @@ def _keys(found: list[tuple[str, str, str]]) -> tuple[JobKey, ...]:
 def _stored_end(child: Job, policy: ChildPolicy) -> tuple[int, bytes | None, bytes | None]:
     if child.state == COMPLETED:
         return _COMPLETED, child.result, None
-    failure = verdicts.failure_for_parent(policy, end_of(child))
+    failure = outcomes.failure_for_parent(policy, end_of(child))
     return _NOT_COMPLETED, None, None if failure is None else pack_failure(failure)
 
 
@@ -334,7 +342,7 @@ def _hand_over(tx: Tx, edges: Sequence[tuple[int, int, int]], child: Job) -> Non
         options = unpack_options(packed)
         done, result, failure = _stored_end(child, options.on_child_failure)
         ends.append((done, result if data else None, child.codec, failure, pk, ordinal))
-        if state == BLOCKED and verdicts.fails_parent(
+        if state == BLOCKED and outcomes.fails_parent(
             options.on_child_failure, STATES[child.state]
         ):
             fatal.append(pk)

@@ -1,4 +1,4 @@
-"""Holds of queues and keys. The rule is `core.holds`.
+"""Holds of queues and keys. The rule is `core.rules.limits`.
 
 `held_ms` of a queue or key is the time before which claims skip it, because of a hold or a rate
 that is used up. The table `holds` has the holds alone, for operators to see and release.
@@ -6,13 +6,12 @@ that is used up. The table `holds` has the holds alone, for operators to see and
 
 from __future__ import annotations
 
-from jobq.core import holds
-from jobq.core.queues import HoldsRecord
-from jobq.core.records import QueueName
-from jobq.core.states import QueueKind
+from jobq.core.records.jobs import QueueName
+from jobq.core.records.queues import HoldsRecord
+from jobq.core.records.states import QueueKind
+from jobq.core.rules import limits
 from jobq.stores.relational import keys
-from jobq.stores.relational.codes import WAITING
-from jobq.stores.relational.rows import QueueRow
+from jobq.stores.relational.rows import WAITING, QueueRow
 from jobq.stores.relational.tx import Tx
 
 _QUEUE = ""
@@ -22,9 +21,9 @@ def hold(tx: Tx, name: QueueName, ms: int, key: str | None, actor: str | None) -
     """Implements `Store.hold`."""
     queue = tx.ensure_queue(name)
     if key is not None and queue.mode == "plain":
-        raise holds.no_keys(name.queue)
+        raise limits.no_keys_to_hold(name.queue)
     if put(tx, queue, ms, key):
-        tx.record_operation(queue, QueueKind.HELD, reason=holds.hold_reason(ms, key), actor=actor)
+        tx.record_operation(queue, QueueKind.HELD, reason=limits.hold_reason(ms, key), actor=actor)
         if key is not None:
             keys.settle(tx, queue.qid, [key])
 
@@ -57,7 +56,7 @@ def lift(tx: Tx, queue: QueueRow, key: str | None, actor: str | None) -> bool:
     if held is None:
         return False
     tx.record_operation(
-        queue, QueueKind.RELEASED_HOLD, reason=holds.lifted_reason(key), actor=actor
+        queue, QueueKind.RELEASED_HOLD, reason=limits.lifted_reason(key), actor=actor
     )
     if key is not None:
         tx.execute(tx.sql.keyed["lift_key"], (queue.qid, key))
@@ -101,7 +100,7 @@ def tick(tx: Tx, limit: int) -> None:
         if until_ms <= tx.now:
             tx.execute(tx.sql.holds["lift_hold"], (qid, key))
             continue
-        ends = holds.end(until_ms, ms, tx.now)
+        ends = limits.hold_end(until_ms, ms, tx.now)
         tx.execute(tx.sql.holds["end_hold_at"], (ends, qid, key))
         if key != _QUEUE:
             tx.execute(tx.sql.keyed["hold_key_until"], (ends, qid, key))

@@ -8,8 +8,11 @@ from typing import NamedTuple
 
 import msgspec
 
-from jobq.core.event_log import STATES
-from jobq.core.locks import (
+from jobq.core.records.event_log import STATES
+from jobq.core.records.jobs import JobSpec, QueueName, UniqueSpec
+from jobq.core.records.options import KEPT
+from jobq.core.records.states import Kind, QueueKind, State
+from jobq.core.rules.locks import (
     LockRecord,
     Standing,
     on_held_lock,
@@ -17,14 +20,10 @@ from jobq.core.locks import (
     releases,
     standing,
 )
-from jobq.core.options import KEPT
-from jobq.core.outcomes import due_ms
-from jobq.core.records import JobSpec, QueueName, UniqueSpec
-from jobq.core.states import Kind, QueueKind, State
-from jobq.stores.relational import unknown, waiting
-from jobq.stores.relational.codes import BLOCKED, ENDED, TTL, UNFOLLOWED, WAITING
-from jobq.stores.relational.options import options_of, pack_options, unpack_options
-from jobq.stores.relational.rows import Job, Lock
+from jobq.core.rules.outcomes import due_ms
+from jobq.stores.relational import waiting
+from jobq.stores.relational.packed import options_of, pack_options, unpack_options
+from jobq.stores.relational.rows import BLOCKED, ENDED, TTL, UNFOLLOWED, WAITING, Job, Lock
 from jobq.stores.relational.tx import Tx
 
 
@@ -36,7 +35,7 @@ class Held(NamedTuple):
 
     @property
     def standing(self) -> Standing:
-        """How far the holder is, for the rules of core.locks."""
+        """How far the holder is, for the rules of core.rules.locks."""
         if self.job is None:
             return standing(None, 0)
         if self.job.flags & UNFOLLOWED:  # its end passes the lock on, which is still to do
@@ -171,7 +170,7 @@ def pass_on(tx: Tx, follower: Job) -> None:
 def replace(tx: Tx, job: Job, spec: JobSpec) -> None:
     """Give a job that has never started the data and options of a new one.
 
-    core.options.KEPT lists what stays. With debounce the job's wait begins again.
+    core.records.options.KEPT lists what stays. With debounce the job's wait begins again.
     """
     tx.lock_as_read(job)
     old = unpack_options(job.options)
@@ -184,7 +183,7 @@ def replace(tx: Tx, job: Job, spec: JobSpec) -> None:
         take(tx, job)
         due = due_ms(now_ms=tx.now, delay_ms=spec.delay_ms, at_ms=spec.at_ms, ahead_ms=tx.ahead)
         if due > tx.now and job.state != BLOCKED:
-            unknown.due_again(job)
+            waiting.due_again(job)
             waiting.later(tx, job, Kind.CHANGED, due, reason="replaced")
             return
     if job.state == WAITING:

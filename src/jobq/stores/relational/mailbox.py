@@ -11,7 +11,7 @@ import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import NamedTuple
 
-from jobq.core.records import QueueName, Signal, Topic
+from jobq.core.records.jobs import QueueName, Signal, Topic
 
 Address = tuple[int | str, ...]
 """Where a mailbox is reached: the columns in which a dialect stores that."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
-from jobq.core.records import QueueName
-from jobq.core.workers import Beat, WorkerRecord, WorkerRequest
+from jobq.core.records.jobs import QueueName
+from jobq.core.records.workers import Beat, WorkerRecord, WorkerRequest
 from jobq.stores.relational.tx import Tx
 
 

@@ -4,15 +4,25 @@ from __future__ import annotations
 
 import msgspec
 
-from jobq.core import event_log, refusals, stalls
-from jobq.core.event_log import STATE_CODES
-from jobq.core.queues import Limits, QueueConfig, QueueRecord, limits_reason
-from jobq.core.records import Mode, QueueName
-from jobq.core.states import QueueKind, State
-from jobq.stores.relational import alter, ending, holds, keys, settings
-from jobq.stores.relational.codes import ACTIVE, BLOCKED, CANCELLED, DELAYED, ENDED, WAITING
+from jobq.core.records import event_log
+from jobq.core.records.event_log import STATE_CODES
+from jobq.core.records.jobs import Mode, QueueName
+from jobq.core.records.queues import Limits, QueueConfig, QueueRecord, limits_reason
+from jobq.core.records.states import QueueKind, State
+from jobq.core.rules import outcomes, refusals
+from jobq.stores.relational import alter, ending, holds, keys, packed
 from jobq.stores.relational.records import queue_record
-from jobq.stores.relational.rows import Job, QueueRow, read_all
+from jobq.stores.relational.rows import (
+    ACTIVE,
+    BLOCKED,
+    CANCELLED,
+    DELAYED,
+    ENDED,
+    WAITING,
+    Job,
+    QueueRow,
+    read_all,
+)
 from jobq.stores.relational.tx import Tx
 
 _KEYS = 500
@@ -37,7 +47,7 @@ def declare(tx: Tx, name: QueueName, config: QueueConfig) -> QueueRecord:
         stored = msgspec.structs.replace(stored, dead_letters=config.dead_letters)
     if config.max_stalls:
         stored = msgspec.structs.replace(
-            stored, max_stalls=stalls.merged(stored.max_stalls, config.max_stalls)
+            stored, max_stalls=outcomes.merged_stalls(stored.max_stalls, config.max_stalls)
         )
     if config.event_meta is not None:
         stored = msgspec.structs.replace(stored, event_meta=config.event_meta)
@@ -182,8 +192,8 @@ def obliterate(tx: Tx, name: QueueName, force: bool, limit: int, actor: str | No
 
 
 def _with_limits(
-    name: QueueName, stored: settings.StoredSettings, config: QueueConfig
-) -> settings.StoredSettings:
+    name: QueueName, stored: packed.StoredSettings, config: QueueConfig
+) -> packed.StoredSettings:
     if config.limits is None or config.limits_version < stored.version:
         return stored
     if config.limits_version == stored.version:
@@ -199,11 +209,11 @@ def _store(
     tx: Tx,
     queue: QueueRow,
     mode: Mode | None,
-    stored: settings.StoredSettings,
+    stored: packed.StoredSettings,
     *,
     limits_changed: bool,
 ) -> QueueRow:
-    queue.mode, queue.packed_settings, queue.dirty = mode, settings.pack(stored), True
+    queue.mode, queue.packed_settings, queue.dirty = mode, packed.pack_settings(stored), True
     if limits_changed:  # holds end; a rate that allows no start holds the queue again
         queue.held_ms = 0
         holds.forget(tx, queue.qid)

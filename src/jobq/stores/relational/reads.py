@@ -9,20 +9,16 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from jobq.core import event_log, refusals
-from jobq.core.event_log import STATE_CODES, STATES
-from jobq.core.event_records import EventPage, EventRecord
-from jobq.core.queues import MinuteRecord, QueueRecord, StatsRecord
-from jobq.core.records import (
-    Filter,
-    JobKey,
-    JobRecord,
-    Page,
-    QueueName,
-)
-from jobq.core.states import State
-from jobq.stores.relational import failed_runs, flows, holds, presence, steps
-from jobq.stores.relational.codes import (
+from jobq.core.records import event_log
+from jobq.core.records.event_log import STATE_CODES, STATES
+from jobq.core.records.events import EventPage, EventRecord
+from jobq.core.records.jobs import Filter, JobKey, JobRecord, Page, QueueName
+from jobq.core.records.queues import MinuteRecord, QueueRecord, StatsRecord
+from jobq.core.records.states import State
+from jobq.core.rules import refusals
+from jobq.stores.relational import flows, history, holds, presence
+from jobq.stores.relational.records import queue_record, record
+from jobq.stores.relational.rows import (
     ACTIVE,
     BLOCKED,
     CANCELLED,
@@ -31,13 +27,13 @@ from jobq.stores.relational.codes import (
     ENDED,
     ERRED,
     FAILED,
+    FIGURES,
     NOTED,
     STEPPED,
     WAITING,
     WANTED,
+    Job,
 )
-from jobq.stores.relational.records import queue_record, record
-from jobq.stores.relational.rows import FIGURES, Job
 from jobq.stores.relational.tx import Tx
 
 DAY = 24 * 60
@@ -61,7 +57,9 @@ def _get(tx: Tx, key: JobKey) -> JobRecord | None:
     found = _with_family(tx, job, key.queue)
     if not job.flags & (ERRED | STEPPED):
         return found
-    return msgspec.structs.replace(found, errors=failed_runs.of(tx, job), steps=steps.of(tx, job))
+    return msgspec.structs.replace(
+        found, errors=history.failed_runs_of(tx, job), steps=history.steps_of(tx, job)
+    )
 
 
 def _with_family(tx: Tx, job: Job, queue: QueueName) -> JobRecord:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from jobq.core.event_log import STATES
-from jobq.core.queues import LimitsRecord, QueueRecord
-from jobq.core.records import JobRecord, QueueName
-from jobq.core.verdicts import legible
-from jobq.stores.relational import keys, settings
-from jobq.stores.relational.codes import CANCEL, GIVEN
-from jobq.stores.relational.options import BROKEN, given_options, unpack_failure, unpack_options
-from jobq.stores.relational.rows import DamagedJob, Job, QueueRow
+from jobq.core.records.event_log import STATES
+from jobq.core.records.jobs import JobRecord, QueueName
+from jobq.core.records.queues import LimitsRecord, QueueRecord
+from jobq.core.rules.outcomes import legible
+from jobq.stores.relational import keys, packed
+from jobq.stores.relational.packed import (
+    BROKEN,
+    given_options,
+    unpack_failure,
+    unpack_options,
+)
+from jobq.stores.relational.rows import CANCEL, GIVEN, DamagedJob, Job, QueueRow
 from jobq.stores.relational.tx import Tx
 
 
@@ -52,7 +56,7 @@ def record(job: Job, queue: QueueName) -> JobRecord:
 
 def queue_record(tx: Tx, queue: QueueRow) -> QueueRecord:
     """The record of a queue."""
-    stored = queue.settings if tx.readable(queue) else settings.DEFAULT
+    stored = queue.settings if tx.readable(queue) else packed.DEFAULT_SETTINGS
     limits = LimitsRecord(
         declared=stored.limits,
         version=stored.version,

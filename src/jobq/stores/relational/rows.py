@@ -1,7 +1,7 @@
 """Rows of the database by column name. This file alone lists the columns that statements read and
 write.
 
-A class has one field per column of a SELECT, in its order. columns.py gives the same lists to the
+A class has one field per column of a SELECT, in its order. rows.py gives the same lists to the
 SQL files, which name them in braces: `SELECT {job} FROM jobs`. Rows are checked while they are
 converted: a value of a type that the column never has, written by another program or a broken disk,
 raises msgspec.ValidationError.
@@ -9,19 +9,46 @@ raises msgspec.ValidationError.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Annotated, Any, NamedTuple, TypeVar
 
 import msgspec
 
-from jobq.core.event_log import KIND_CODES
-from jobq.core.records import Mode, QueueName
-from jobq.core.states import Kind
-from jobq.core.unknown import starts
+from jobq.core.records.event_log import KIND_CODES
+from jobq.core.records.jobs import Mode, QueueName, lane_of
+from jobq.core.records.states import Kind
+from jobq.core.rules.unknown import starts
 from jobq.errors import CorruptStore
-from jobq.stores.relational import settings
-from jobq.stores.relational.codes import STEPPED
-from jobq.stores.relational.options import unpack_options
+from jobq.stores.relational import packed
+from jobq.stores.relational.packed import unpack_options
+
+# Numbers that stand for states and flags in the jobs table. The SQL files use the same numbers.
+
+# States, as in core.records.event_log.STATES.
+DELAYED, BLOCKED, WAITING, ACTIVE, COMPLETED, FAILED, CANCELLED = range(7)
+ENDED = (COMPLETED, FAILED, CANCELLED)
+
+# Flags of a job, a bit each.
+GIVEN = 1  # the caller chose the id
+CANCEL = 2  # somebody asked to cancel it while it was active
+WATCHED = 4  # a listener wants to know when it ends
+WANTED = 8  # other jobs wait for it
+LOCKING = 16  # it may hold a unique lock
+TTL = 32  # it has a result_ttl of its own
+SCHEDULED = 64  # a schedule continues when it ends
+NOTED = 128  # it has log lines, signals, edges or steps, which are deleted with it
+ERRED = 256  # it has rows in the errors table, which are deleted with it
+COMMITTED = 512  # a transaction of its handler has completed it
+UNFOLLOWED = 1024  # and what follows from its end is still to do
+STEPPED = 2048  # it has rows in the steps table; NOTED is set too
+
+ENDING = CANCEL | WATCHED | WANTED | LOCKING | TTL | SCHEDULED
+"""A job without any of these flags, and without a key, changes only its own row when it ends."""
+
+FOREVER = 2**53
+"""`at_ms` of a job whose state does not end by the clock. NULL would leave it out of the clock
+index, by which jobs are found by state."""
+
 
 Row = tuple[Any, ...]
 Bit = Annotated[int, msgspec.Meta(ge=0, le=1)]
@@ -81,7 +108,7 @@ class Job(msgspec.Struct, array_like=True):
     progress: bytes | None
     payload: bytes
     result: bytes | None
-    saved_place: Count  # the highest place of a checkpoint (core/outcomes.py)
+    saved_place: Count  # the highest place of a checkpoint (core/rules/outcomes.py)
     actor: str | None = None  # not stored: who gave the command under way, for its events
 
     @property
@@ -284,15 +311,17 @@ class QueueRow(msgspec.Struct, array_like=True):
     @property
     def has_settings(self) -> bool:
         """Whether a setting differs from its default. Most queues have none."""
-        return self.packed_settings not in settings.NONE
+        return self.packed_settings not in packed.NO_SETTINGS
 
     @property
-    def settings(self) -> settings.StoredSettings:
+    def settings(self) -> packed.StoredSettings:
         """The stored settings. CorruptStore if they cannot be read."""
-        if self.packed_settings in settings.NONE:  # nearly all queues, several times per exchange
-            return settings.DEFAULT
+        if (
+            self.packed_settings in packed.NO_SETTINGS
+        ):  # nearly all queues, several times per exchange
+            return packed.DEFAULT_SETTINGS
         try:
-            return settings.unpack(self.packed_settings)
+            return packed.unpack_settings(self.packed_settings)
         except (msgspec.MsgspecError, TypeError) as error:
             raise CorruptStore(
                 f"the settings of queue {self.name!r} cannot be read ({error}):"
@@ -309,3 +338,79 @@ class ScheduleRow(NamedTuple):
     last_ms: int | None
     paused: int
     created_ms: int
+
+
+# Lists of columns for the SQL files, which name them in braces: `SELECT {job} FROM jobs`.
+#
+# They are made from the classes of rows.py, so that a column is listed once.
+
+JOB_COLUMNS = Job.__struct_fields__[:-1]  # `actor` is not stored
+_CLAIMED = ClaimedJob.__struct_fields__
+_TOKEN = "pk || '.' || life || '.' || {}"
+"""What the tokens of a job's leases begin with, as in tokens.token_of."""
+
+
+def lists(placeholder: Callable[[int], str], queue: Sequence[str] = QUEUE) -> dict[str, str]:
+    """What the names in braces stand for.
+
+    `placeholder` writes the nth parameter of a statement. `queue` lists the columns of queues:
+    those of rows.QUEUE, then the dialect's own."""
+    return {
+        "job": _list(JOB_COLUMNS),
+        "job_assigned": _assigned(JOB_COLUMNS[1:], placeholder),
+        "new_job": _list(NewJob._fields),
+        "new_job_values": ", ".join(placeholder(n) for n, _ in enumerate(NewJob._fields, 1)),
+        "claimed": _list(_CLAIMED),
+        "claiming": _claiming(),
+        "claiming_j": _claiming("j."),
+        "token": _TOKEN.format("attempt"),
+        "new_token": _TOKEN.format("(attempt + 1)"),
+        "head": _list(HeadOfQueue.__struct_fields__),
+        "edge": _list(Edge._fields),
+        "lock": _list(Lock._fields),
+        "queue": _list(queue),
+        "queue_assigned": _assigned(queue[3:], placeholder),
+        "schedule": _list(ScheduleRow._fields),
+        "figures": _list(FIGURES),
+    }
+
+
+def _list(columns: Sequence[str], table: str = "") -> str:
+    return ", ".join(table + column for column in columns)
+
+
+def _assigned(columns: Sequence[str], placeholder: Callable[[int], str]) -> str:
+    return ", ".join(f"{column} = {placeholder(n)}" for n, column in enumerate(columns, 1))
+
+
+def _claiming(table: str = "") -> str:
+    """The columns of ClaimedJob before the claim, which adds one to the attempt."""
+    return _list(_CLAIMED, table).replace(f"{table}attempt", f"{table}attempt + 1")
+
+
+# The tokens of leases: the job's number, its life and attempt, and the call that claimed it.
+#
+# No two leases of a job have the same token. The call alone would not do: a call that the network
+# delivers again after the worker's next one claims the job a second time.
+
+
+def token_of(job: ClaimedJob, suffix: str) -> str:
+    """The token of a lease. Statements that claim several jobs make the same text."""
+    return f"{job.pk}.{job.life}.{job.attempt}{suffix}"
+
+
+def token_suffix(worker: str, call: str) -> str:
+    """The part of a token that all leases of one call share. It follows the attempt."""
+    return f".{worker}/{call}"
+
+
+def caller_of(worker: str, call: str) -> str:
+    """Whose calls follow each other, as the store remembers them: a lane of a worker."""
+    lane = lane_of(call)
+    return f"{worker}\n{lane}" if lane else worker
+
+
+def job_number(token: str) -> int:
+    """The job's number in a token; -1 if this store has not made the token."""
+    head = token.partition(".")[0]
+    return int(head) if head.isascii() and head.isdigit() else -1

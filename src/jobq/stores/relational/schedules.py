@@ -7,12 +7,12 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from jobq.core.commands import Altered
-from jobq.core.queues import Fire, ScheduleRecord, ScheduleSpec
-from jobq.core.records import QueueName
-from jobq.core.states import QueueKind
+from jobq.core.records.commands import Altered
+from jobq.core.records.jobs import QueueName
+from jobq.core.records.queues import Fire, ScheduleRecord, ScheduleSpec
+from jobq.core.records.states import QueueKind
 from jobq.stores.relational import put
-from jobq.stores.relational.rearm import as_record, rearm
+from jobq.stores.relational.ending import as_record, rearm
 from jobq.stores.relational.rows import QueueRow, Row, ScheduleRow
 from jobq.stores.relational.tx import Tx
 

@@ -11,12 +11,8 @@ from typing import cast
 
 import msgspec
 
-from jobq.core.checks import check_steps
-from jobq.core.defaults import LOG_LINES
-from jobq.core.event_log import KIND_CODES, STATE_CODES, Item, with_later
-from jobq.core.outcomes import MAX_CHECKPOINTS, keeps_saved
-from jobq.core.outcomes import effect as effect_of
-from jobq.core.records import (
+from jobq.core.records.event_log import KIND_CODES, STATE_CODES, Item, with_later
+from jobq.core.records.jobs import (
     AnyOutcome,
     Block,
     Claim,
@@ -33,19 +29,25 @@ from jobq.core.records import (
     Settled,
     SnoozeFor,
 )
-from jobq.core.states import Kind, State
+from jobq.core.records.states import Kind, State
+from jobq.core.rules.defaults import LOG_LINES
+from jobq.core.rules.outcomes import MAX_CHECKPOINTS, keeps_saved
+from jobq.core.rules.outcomes import effect as effect_of
+from jobq.core.values.checks import check_steps
 from jobq.stores.relational import claim as claims
 from jobq.stores.relational import (
     ending,
-    failed_runs,
     flows,
+    history,
     holds,
+    keys,
+    put,
     signals,
-    steps,
-    unknown,
     waiting,
 )
-from jobq.stores.relational.codes import (
+from jobq.stores.relational.mailbox import Address
+from jobq.stores.relational.packed import with_store_fields
+from jobq.stores.relational.rows import (
     ACTIVE,
     BLOCKED,
     CANCEL,
@@ -55,14 +57,34 @@ from jobq.stores.relational.codes import (
     NOTED,
     UNFOLLOWED,
     WATCHED,
+    Job,
+    caller_of,
+    job_number,
 )
-from jobq.stores.relational.finish import deliver
-from jobq.stores.relational.mailbox import Address
-from jobq.stores.relational.memory import Granted
-from jobq.stores.relational.options import with_store_fields
-from jobq.stores.relational.rows import Job
-from jobq.stores.relational.tokens import caller_of, job_number
-from jobq.stores.relational.tx import Tx
+from jobq.stores.relational.tx import Granted, Tx
+
+# Finishes a request: other jobs, keys, workers and listeners learn what it has done.
+
+
+def finish(tx: Tx) -> None:
+    """Carry out what the request causes, and collect the notices to send after the commit.
+
+    Runs once per request.
+    """
+    deliver(tx)
+    if tx.changed_keys:
+        keys.flush(tx)
+    signals.notify(tx)
+
+
+def deliver(tx: Tx) -> None:
+    """Let parents go on or fail, and copy failed jobs to dead-letter queues.
+
+    Both may end more jobs."""
+    while tx.wanted or tx.failed:
+        put.deliver(tx)
+        flows.deliver(tx)
+
 
 _COMPLETED = KIND_CODES[Kind.COMPLETED]
 
@@ -125,7 +147,7 @@ def _note(tx: Tx, item: Note) -> LeaseState:
     pk = job_number(item.lease.token)
     flag = NOTED if item.lines else 0
     if item.steps:
-        flag |= steps.FLAGS
+        flag |= history.STEP_FLAGS
     lease = item.lease
     number = 0 if item.saved is None else max(0, min(item.saved_number, MAX_CHECKPOINTS))
     noted = (item.progress, item.saved, number, flag, pk, lease.id, lease.token, *lease.queue)
@@ -140,7 +162,7 @@ def _note(tx: Tx, item: Note) -> LeaseState:
         tx.execute(tx.sql.ties["add_line"], (pk, text))
     if item.lines:
         tx.execute(tx.sql.ties["trim_lines"], (pk, LOG_LINES))
-    steps.put(tx, pk, item.steps)
+    history.put_steps(tx, pk, item.steps)
     return state
 
 
@@ -246,7 +268,7 @@ def _settle_one(tx: Tx, job: Job, outcome: AnyOutcome) -> None:
     job.flags &= ~CANCEL
     failure: Failure | None = None
     if isinstance(outcome, RetryLater | Fail):
-        failure = failed_runs.add(tx, job, outcome.failure)
+        failure = history.add_failed_run(tx, job, outcome.failure)
     if effect.failed:
         job.failures += 1
     if effect.state.ended:
@@ -259,7 +281,7 @@ def _settle_one(tx: Tx, job: Job, outcome: AnyOutcome) -> None:
         _block(tx, job, outcome)
         return
     if isinstance(outcome, Defer):
-        unknown.defer(tx, queue, job, outcome)
+        waiting.defer(tx, queue, job, outcome)
         return
     if isinstance(outcome, SnoozeFor):
         if not keeps_saved(outcome, attempt=job.attempt, newest=job.saved_place):

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import time
 
-from jobq.core.records import QueueName, Topic
-from jobq.stores.relational.codes import DELAYED, WAITING
+from jobq.core.records.jobs import QueueName, Topic
 from jobq.stores.relational.mailbox import Address, Notice
-from jobq.stores.relational.rows import QueueRow
+from jobq.stores.relational.rows import DELAYED, WAITING, QueueRow
 from jobq.stores.relational.tx import Tx
 
 LISTEN_MS = 3_600_000

@@ -2,7 +2,7 @@
 
 Each row of `staged` has a place `n` in its flow. Places count up from 1 in the order in which the
 members came. A member that waits for others has the negative of its place, so those come first in
-the order of n, the last one before the others (submitting.py says why). Rows from REPRESENTED on
+the order of n, the last one before the others (submission.py says why). Rows from REPRESENTED on
 are not members: they say which job represents a member that became no job, because another job
 holds its unique lock.
 """
@@ -16,9 +16,9 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from jobq.core.defaults import FLOW_MS
-from jobq.core.records import Edge, JobKey, JobSpec, QueueName
-from jobq.stores.relational import bounds
+from jobq.core.records.jobs import Edge, JobKey, JobSpec, QueueName
+from jobq.core.rules.defaults import FLOW_MS
+from jobq.stores.relational import put
 from jobq.stores.relational.tx import Tx
 
 STEP = 500
@@ -72,7 +72,7 @@ def stage(tx: Tx, tenant: str, flow: str, specs: Sequence[JobSpec], begins: bool
     ]
     last = _last_n(tx, tenant, flow)
     rows: list[tuple[Any, ...]] = []
-    for spec, takes in zip(new, bounds.reserve(tx, new), strict=True):
+    for spec, takes in zip(new, put.reserve_room(tx, new), strict=True):
         some = _rows(spec, last, int(takes))
         rows += ((tenant, flow, *row) for row in some)
         last += len(some)
@@ -199,7 +199,7 @@ def delete_some(tx: Tx, tenant: str, flow: str, limit: int) -> int:
     """Delete members and free their places. Returns how many."""
     rows = tx.execute(tx.sql.ties["next_places"], (tenant, flow, limit)).fetchall()
     if rows:
-        bounds.give_back(tx, [(QueueName(tenant, queue), place) for _, place, queue in rows])
+        put.give_back_room(tx, [(QueueName(tenant, queue), place) for _, place, queue in rows])
         tx.execute(tx.sql.ties["unstage"], (tenant, flow, FIRST, rows[-1][0]))
     return len(rows)
 

@@ -12,30 +12,9 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any, TypeVar
 
-from jobq.core import refusals
-from jobq.core.commands import Altered, AnyCommand
-from jobq.core.event_records import EventPage
-from jobq.core.holds import MAX_LISTED
-from jobq.core.locks import LockRecord
-from jobq.core.new_jobs import (
-    check_commands,
-    check_queue,
-    check_restored,
-    check_schedule,
-    check_specs,
-)
-from jobq.core.queues import (
-    Fire,
-    HoldsRecord,
-    Limits,
-    MinuteRecord,
-    QueueConfig,
-    QueueRecord,
-    ScheduleRecord,
-    ScheduleSpec,
-    StatsRecord,
-)
-from jobq.core.records import (
+from jobq.core.records.commands import Altered, AnyCommand
+from jobq.core.records.events import EventPage
+from jobq.core.records.jobs import (
     AnyOutcome,
     Claim,
     Filter,
@@ -52,8 +31,29 @@ from jobq.core.records import (
     Signal,
     Topic,
 )
-from jobq.core.states import State
-from jobq.core.workers import Beat, WorkerRecord, WorkerRequest
+from jobq.core.records.queues import (
+    Fire,
+    HoldsRecord,
+    Limits,
+    MinuteRecord,
+    QueueConfig,
+    QueueRecord,
+    ScheduleRecord,
+    ScheduleSpec,
+    StatsRecord,
+)
+from jobq.core.records.states import State
+from jobq.core.records.workers import Beat, WorkerRecord, WorkerRequest
+from jobq.core.rules import refusals
+from jobq.core.rules.limits import MAX_LISTED_HOLDS
+from jobq.core.rules.locks import LockRecord
+from jobq.core.rules.new_jobs import (
+    check_commands,
+    check_queue,
+    check_restored,
+    check_schedule,
+    check_specs,
+)
 from jobq.errors import JobqError, StoreUnavailable
 from jobq.stores.relational import (
     alter,
@@ -62,18 +62,15 @@ from jobq.stores.relational import (
     presence,
     queues,
     reads,
-    restore,
     schedules,
     settle,
     signals,
     submission,
-    submitting,
 )
 from jobq.stores.relational import put as puts
-from jobq.stores.relational.drafts import Drafts
-from jobq.stores.relational.expectations import Expectations
 from jobq.stores.relational.mailbox import Mailbox
-from jobq.stores.relational.submitting import Flow
+from jobq.stores.relational.put import Expectations
+from jobq.stores.relational.submission import Drafts, Flow
 
 T = TypeVar("T")
 Work = Callable[..., T]
@@ -147,7 +144,7 @@ class RelationalStore(ABC):
         try:
             specs = check_specs(specs)
             watch = self._expected.watch(specs, self._box) if self._expected.callers else None
-            results = await self._write(submitting.put_flow, specs, watch, flow, last, begins)
+            results = await self._write(submission.put_flow, specs, watch, flow, last, begins)
             if results is None:
                 results = await submission.submit(self._read, self._write, at, specs, watch)
         except StoreUnavailable:
@@ -292,7 +289,7 @@ class RelationalStore(ABC):
         return await self._write(queues.obliterate, queue, force, limit, actor)
 
     async def restore(self, records: Sequence[JobRecord]) -> list[bool]:
-        return await self._write(restore.restore, check_restored(records))
+        return await self._write(puts.restore, check_restored(records))
 
     # ── schedules ─────────────────────────────────────────────────────────────────────────────────
 
@@ -344,7 +341,7 @@ class RelationalStore(ABC):
     async def stats(self, queue: QueueName) -> StatsRecord:
         return await self._read_small(reads.stats, queue)
 
-    async def holds(self, queue: QueueName, *, limit: int = MAX_LISTED) -> HoldsRecord:
+    async def holds(self, queue: QueueName, *, limit: int = MAX_LISTED_HOLDS) -> HoldsRecord:
         return await self._read(holds.listed, queue, limit)
 
     async def find_lock(self, queue: QueueName, lock: str) -> LockRecord | None:

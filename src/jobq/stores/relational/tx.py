@@ -14,18 +14,61 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from jobq.core import event_log
-from jobq.core.records import Failure, QueueName
-from jobq.core.states import Kind, QueueKind
-from jobq.core.verdicts import error_text
+from jobq.core.records import event_log
+from jobq.core.records.jobs import Failure, QueueName
+from jobq.core.records.states import Kind, QueueKind
+from jobq.core.rules.outcomes import error_text
 from jobq.errors import CorruptStore
-from jobq.stores.relational import settings
-from jobq.stores.relational.codes import ACTIVE, DELAYED, WAITING
+from jobq.stores.relational import packed
 from jobq.stores.relational.dialect import Dialect
 from jobq.stores.relational.mailbox import Notice
-from jobq.stores.relational.memory import Memory
-from jobq.stores.relational.options import event_meta, pack_failure
-from jobq.stores.relational.rows import ClaimedJob, Job, QueueRow
+from jobq.stores.relational.packed import event_meta, pack_failure
+from jobq.stores.relational.rows import ACTIVE, DELAYED, WAITING, ClaimedJob, Job, QueueRow
+
+# What a process remembers between transactions, so that it need not be read again.
+
+
+class Granted(msgspec.Struct, gc=False):
+    """A lease that this process has granted: enough to complete the job without reading its row."""
+
+    qid: int
+    pk: int
+    id: str
+    life: int
+    name: str
+    key: str | None
+    attempt: int
+    failures: int
+    stalls: int
+    created_ms: int
+    due_ms: int
+    started_ms: int
+    meta: dict[str, str] | None = None  # the part of its meta that its events carry
+    watched: bool = False  # a caller waits for its end
+
+
+class Beyond(msgspec.Struct, gc=False):
+    """Ended jobs of a queue beyond the number that is kept (upkeep.retain)."""
+
+    cap: int  # the number
+    counted: int = 0  # ended jobs when this was last looked up
+    newest: tuple[int, int] | None = None  # at_ms and pk of the newest one to remove; None: removed
+
+
+class Memory:
+    """Caches of one connection. Any of them may be emptied: then the rows are read again."""
+
+    def __init__(self, incarnation: str = "") -> None:
+        self.incarnation = incarnation  # part of every event's id
+        self.granted: dict[str, Granted] = {}  # by token
+        self.deputies: dict[int, float] = {}  # by queue: no deputies until then (monotonic clock)
+        self.unreadable: set[int] = set()  # queues whose settings cannot be read, as was logged
+        self.beyond: dict[tuple[int, int], Beyond] = {}  # by queue and state
+        self.ticked_qid = 0  # the queue the last tick got to
+        self.unvisited = 0  # queues that this round of ticks has not visited yet; 0: a new round
+        self.swept_keys: dict[int, str] = {}  # by queue: the last key that a tick looked at
+        self.swept: dict[str, tuple[int | str, ...]] = {}  # by sweep: the last key it looked at
+
 
 log = logging.getLogger("jobq")
 
@@ -204,12 +247,12 @@ class Tx(Dialect):
         self.log_operation(queue, event_log.queue_item(kind, self.now, reason, actor))
 
     def count_stalled(self, qid: int, change: int) -> None:
-        """Count the waiting jobs of a queue that have stalled (see last_chances.py)."""
+        """Count the waiting jobs of a queue that have stalled (see limits.py)."""
         row = self.queue_by_qid(qid)
         stored = row.settings
         # SQLite files of jobq 0.1 did not count these jobs, so the count could become negative.
         counted = msgspec.structs.replace(stored, frail=max(0, stored.frail + change))
-        row.packed_settings, row.dirty = settings.pack(counted), True
+        row.packed_settings, row.dirty = packed.pack_settings(counted), True
 
     def key_moved(self, qid: int, key: str, previous: int | None, state: int) -> None:
         """Count the waiting and active jobs of a key."""

@@ -1,28 +1,71 @@
-"""What happens by the clock: promotes, recovers, expires and deletes jobs, in bounded steps.
+"""What happens by the clock: promotes, recovers, expires and deletes, in bounded steps.
 
 The clock index finds the jobs whose time has come. No step reads the others.
 """
 
 from __future__ import annotations
 
-from jobq.core import outcomes, verdicts
-from jobq.core.states import Kind
+from typing import NamedTuple
+
+from jobq.core.records.states import Kind
+from jobq.core.rules import outcomes
+from jobq.core.rules.defaults import METRICS_MS
 from jobq.stores.relational import (
     ending,
-    failed_runs,
     flows,
+    history,
     holds,
-    last_chances,
+    limits,
     staging,
-    submitting,
-    sweeps,
+    submission,
     waiting,
 )
-from jobq.stores.relational.codes import CANCEL, CANCELLED, ENDED, ERRED, FAILED, NOTED
-from jobq.stores.relational.memory import Beyond
-from jobq.stores.relational.options import unpack_options
-from jobq.stores.relational.rows import Job, QueueRow, read_all
-from jobq.stores.relational.tx import Tx
+from jobq.stores.relational.packed import unpack_options
+from jobq.stores.relational.rows import (
+    CANCEL,
+    CANCELLED,
+    ENDED,
+    ERRED,
+    FAILED,
+    NOTED,
+    Job,
+    QueueRow,
+    read_all,
+)
+from jobq.stores.relational.tx import Beyond, Tx
+
+# Deletes rows that processes left behind: workers that are gone, calls that nobody will repeat,
+# dead listeners.
+#
+# A sweep looks at a bounded number of rows per tick, in the order of the table's primary key, and
+# the next tick continues after the last one. So a tick costs the same however many rows there are.
+
+
+class Sweep(NamedTuple):
+    """A table to sweep: the statements that read and delete its rows, and how long a row outlives
+    its time."""
+
+    read: str
+    delete: str
+    start: tuple[int | str, ...]  # sorts before every primary key of the table
+    kept_ms: int
+
+
+def sweep(tx: Tx, limit: int) -> None:
+    """Look at the next `limit` rows of each table and delete the expired ones."""
+    for sweep in tx.sweeps:
+        after = tx.memory.swept.get(sweep.read, sweep.start)
+        rows = tx.execute(tx.sql.upkeep[sweep.read], (*after, limit)).fetchall()
+        for *key, time_ms in rows:
+            if time_ms < tx.now - sweep.kept_ms:
+                tx.execute(tx.sql.upkeep[sweep.delete], key)
+        tx.memory.swept[sweep.read] = tuple(rows[-1][:-1]) if len(rows) == limit else sweep.start
+
+
+def sweep_minutes(tx: Tx, qid: int, limit: int) -> None:
+    """Delete metrics of a queue that are older than they are kept."""
+    tx.execute(tx.sql.upkeep["sweep_minutes"], (qid, tx.now - METRICS_MS, limit))
+
 
 EXACT = 1_000
 """Up to this count, exactly as many ended jobs are kept as the queue says. Reading that many
@@ -63,7 +106,7 @@ def tick_queue(tx: Tx, queue: QueueRow, limit: int) -> int:
         steps += tx.trim_log(queue, limit - steps)
     if queue.mode == "keyed":
         _forget_keys(tx, queue.qid)
-    sweeps.minutes(tx, queue.qid, max(1, limit))
+    sweep_minutes(tx, queue.qid, max(1, limit))
     return steps
 
 
@@ -81,9 +124,9 @@ def tick_rest(tx: Tx, limit: int) -> int:
     """The part of a tick that concerns no single queue. Returns how many steps it took."""
     most = max(1, limit)
     holds.tick(tx, most)
-    steps = submitting.tick(tx, most) + staging.sweep(tx, most)
+    steps = submission.tick(tx, most) + staging.sweep(tx, most)
     tx.execute(tx.sql.ties["sweep_locks"], (tx.now, most))
-    sweeps.tick(tx, most)
+    sweep(tx, most)
     return steps
 
 
@@ -94,14 +137,14 @@ def stall(tx: Tx, queue: QueueRow, job: Job) -> None:
     somebody has asked for that.
     """
     job.stalls += 1
-    allowed = last_chances.allowed(queue, job)
+    allowed = limits.allowed(queue, job)
     effect = outcomes.stall(
         stalls=job.stalls, max_stalls=allowed, cancel_asked=bool(job.flags & CANCEL)
     )
-    stalled = verdicts.stalled(
+    stalled = outcomes.stalled(
         attempt=job.attempt, stalls=job.stalls, max_stalls=allowed, worker=job.worker, now_ms=tx.now
     )
-    failure = failed_runs.add(tx, job, stalled)
+    failure = history.add_failed_run(tx, job, stalled)
     if effect.kind is Kind.CANCELLED:
         ending.end(tx, queue, job, CANCELLED, reason=job.reason or "cancelled")
     elif effect.kind is Kind.FAILED:
@@ -182,7 +225,7 @@ def _expire(tx: Tx, queue: QueueRow, job: Job) -> None:
         queue,
         job,
         FAILED,
-        failure=verdicts.expired(ttl_ms=ttl_ms, attempt=job.attempt, now_ms=tx.now),
+        failure=outcomes.expired(ttl_ms=ttl_ms, attempt=job.attempt, now_ms=tx.now),
     )
 
 

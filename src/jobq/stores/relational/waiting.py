@@ -1,14 +1,15 @@
-"""Puts a job into its queue: now or at a later time, at the back or at its old place."""
+"""Puts a job into its queue: now or later, at the back or at its old position, or postponed."""
 
 from __future__ import annotations
 
-from jobq.core import outcomes
-from jobq.core.outcomes import QueueEnd
-from jobq.core.records import Failure
-from jobq.core.states import Kind
-from jobq.stores.relational.codes import BLOCKED, DELAYED, WAITING
-from jobq.stores.relational.options import unpack_options
-from jobq.stores.relational.rows import Job
+from jobq.core.records.jobs import Defer, Failure
+from jobq.core.records.states import Kind
+from jobq.core.rules import outcomes, unknown
+from jobq.core.rules.outcomes import QueueEnd
+from jobq.core.rules.unknown import PutOff
+from jobq.stores.relational import holds
+from jobq.stores.relational.packed import unpack_options, with_store_fields
+from jobq.stores.relational.rows import BLOCKED, DELAYED, WAITING, Job, QueueRow
 from jobq.stores.relational.tx import Tx
 
 
@@ -84,3 +85,40 @@ def unblock(tx: Tx, job: Job, *, reason: str | None = None) -> None:
         later(tx, job, Kind.UNBLOCKED, due, reason=reason)
     else:
         when_due(tx, job, Kind.UNBLOCKED, reason=reason)
+
+
+# Postpones jobs that the worker that claimed them cannot run. The rules are `core.rules.unknown`.
+
+
+def defer(tx: Tx, queue: QueueRow, job: Job, outcome: Defer) -> None:
+    """Postpone the job; in a keyed queue, hold its key."""
+    reason, options = outcome.reason, unpack_options(job.options)
+    job.options = with_store_fields(
+        job.options,
+        put_off=(options.put_off or PutOff()).again(reason, now_ms=tx.now, due_ms=job.due_ms),
+        deferred=unknown.deferred(
+            options.deferred, reason, outcome.text, attempt=job.attempt, now_ms=tx.now
+        ),
+    )
+    if job.starts == 0:
+        job.started_ms = None
+    job_ms, key_ms = unknown.waits(queue.mode, outcome.delay_ms)
+    effect = outcomes.effect("defer", delay_ms=job_ms)
+    if key_ms:
+        holds.put(tx, queue, key_ms, job.key)
+        wait(tx, job, effect.kind, "front", reason=reason)
+    else:
+        later(tx, job, effect.kind, tx.now + job_ms, reason=reason)
+
+
+def new_arguments(job: Job) -> None:
+    """Forget that the former arguments of a job did not fit."""
+    if unpack_options(job.options).deferred is not None:
+        job.options = with_store_fields(job.options, deferred=None)
+
+
+def due_again(job: Job) -> None:
+    """Let the ttl of a job that was rescheduled count from its new time."""
+    put_off = unpack_options(job.options).put_off
+    if put_off is not None:
+        job.options = with_store_fields(job.options, put_off=put_off._replace(due_ms=0))

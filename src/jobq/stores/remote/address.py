@@ -14,11 +14,11 @@ from __future__ import annotations
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
-from jobq.core.checks import did_you_mean
-from jobq.core.redact import redacted_url as shown
-from jobq.core.redact import split_credentials
+from jobq.core.values.checks import did_you_mean
+from jobq.core.values.printable import redacted_url as shown
+from jobq.core.values.printable import split_credentials
 from jobq.errors import ConfigError
-from jobq.stores.base.url_options import options_of, port_of, seconds_of
+from jobq.stores.base.urls import options_of, port_of, seconds_of
 
 PORT = 50051
 _PLAIN = ("timeout",)

@@ -20,10 +20,20 @@ import msgspec
 
 from jobq.errors import AccessDenied, ConfigError, JobqError, PayloadTooLarge, StoreUnavailable
 from jobq.rpc import contract, frames
-from jobq.rpc.frames import Call, Cancel, Frame, Hello, Item, Refusal, Reply, Time, Welcome
-from jobq.rpc.refusals import error_of
+from jobq.rpc.frames import (
+    Call,
+    Cancel,
+    Frame,
+    Hello,
+    Item,
+    Refusal,
+    Reply,
+    Time,
+    Welcome,
+    error_of,
+)
 from jobq.stores.base import Clock
-from jobq.stores.base.token import token
+from jobq.stores.base.urls import token
 from jobq.stores.remote.address import Address
 from jobq.stores.remote.stream import Stream
 

@@ -13,8 +13,17 @@ from typing import Any, Self
 
 import msgspec
 
-from jobq.core.event_log import offsets
-from jobq.core.new_jobs import (
+from jobq.core.records.event_log import offsets
+from jobq.core.records.jobs import (
+    JobKey,
+    JobRecord,
+    JobSpec,
+    PutResult,
+    QueueName,
+    Signal,
+    Topic,
+)
+from jobq.core.rules.new_jobs import (
     Checked,
     check_commands,
     check_queue,
@@ -22,7 +31,6 @@ from jobq.core.new_jobs import (
     check_schedule,
     check_specs,
 )
-from jobq.core.records import JobKey, JobRecord, JobSpec, PutResult, QueueName, Signal, Topic
 from jobq.errors import InvalidJob, JobqError
 from jobq.rpc import contract
 from jobq.rpc.frames import encode

@@ -21,7 +21,7 @@ from jobq.errors import ConfigError, StoreUnavailable
 from jobq.rpc import frames
 from jobq.rpc.frames import Beat, Frame
 from jobq.rpc.v1 import admin_pb2, admin_pb2_grpc
-from jobq.stores.base.token import token
+from jobq.stores.base.urls import token
 from jobq.stores.remote.address import Address
 
 _OPTIONS = (

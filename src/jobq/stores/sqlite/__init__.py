@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 from urllib.parse import unquote, urlsplit
 
-from jobq.core.redact import redacted_url
+from jobq.core.values.printable import redacted_url
 from jobq.errors import ConfigError
 from jobq.stores.base import Clock
-from jobq.stores.base.url_options import options_of
+from jobq.stores.base.urls import options_of
 from jobq.stores.sqlite.store import SqliteStore
 
 __all__ = ["SqliteStore", "open"]

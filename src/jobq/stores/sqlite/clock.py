@@ -1,5 +1,5 @@
-"""The time of a database, which never goes back (core/clock.py). All handles of the process share
-it.
+"""The time of a database, which never goes back (core/rules/clock.py). All handles of the process
+share it.
 
 The database stores the latest time in `meta`: once per `SAVED_MS`, and whenever the machine's clock
 is set back. The lock file has the time of the last transaction, for the other processes and for
@@ -15,7 +15,7 @@ import struct
 import apsw
 import msgspec
 
-from jobq.core.clock import Anchor, steady
+from jobq.core.rules.clock import Anchor, steady
 
 SAVED_MS = 10_000
 """Milliseconds between two times that are stored. If the clock is set back in a power cut, the loss

@@ -13,9 +13,18 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
-from jobq.core.commands import Command
-from jobq.core.records import Claim, Filter, JobKey, JobSpec, LeaseRef, Note, Outcome, QueueName
-from jobq.stores.relational.codes import (
+from jobq.core.records.commands import Command
+from jobq.core.records.jobs import (
+    Claim,
+    Filter,
+    JobKey,
+    JobSpec,
+    LeaseRef,
+    Note,
+    Outcome,
+    QueueName,
+)
+from jobq.stores.relational.rows import (
     ACTIVE,
     BLOCKED,
     CANCELLED,
@@ -24,11 +33,10 @@ from jobq.stores.relational.codes import (
     ENDED,
     FAILED,
     WAITING,
+    Row,
+    job_number,
 )
-from jobq.stores.relational.rows import Row
-from jobq.stores.relational.tokens import job_number
-from jobq.stores.sqlite.columns import INSPECTED_QUEUE
-from jobq.stores.sqlite.queries import load
+from jobq.stores.sqlite.statements import INSPECTED_QUEUE, load
 
 if TYPE_CHECKING:
     from jobq.stores.sqlite.tx import SqliteTx

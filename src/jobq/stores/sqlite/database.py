@@ -18,12 +18,12 @@ from collections.abc import Iterator
 import apsw
 
 from jobq.errors import ConfigError, StoreUnavailable
-from jobq.stores.sqlite import checksums, schema, scratch, wal
-from jobq.stores.sqlite.checkpoints import Checkpointer
+from jobq.stores.sqlite import checksums, files, schema, wal
 from jobq.stores.sqlite.clock import StoreClock
-from jobq.stores.sqlite.identity import Identity, open_files
+from jobq.stores.sqlite.files import Identity, open_files
 from jobq.stores.sqlite.mailbox import Post
 from jobq.stores.sqlite.transactions import TransactionThread
+from jobq.stores.sqlite.wal import Checkpointer
 
 try:
     import fcntl
@@ -57,7 +57,7 @@ class Database:
         """`path` None: a private file for memory://. `full`: every commit is synced to the disk.
         `checksums`: the pages of a new file have checksums."""
         self._private = path is None
-        self.path = path or f"{scratch.folder(self)}/jobs.db"
+        self.path = path or f"{files.scratch_folder(self)}/jobs.db"
         self.full = full
         self._checksums = checksums
         self.post = Post()
@@ -90,7 +90,7 @@ class Database:
             os.close(self._lock_file)
             self._lock_file = None
         if self._private:
-            scratch.remove(os.path.dirname(self.path))
+            files.remove_scratch(os.path.dirname(self.path))
 
     def take_turn(self, *, wait: bool) -> bool:
         """Lock the file against other writing processes.

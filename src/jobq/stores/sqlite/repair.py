@@ -14,10 +14,10 @@ import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from jobq.core.defaults import DAY_MS
-from jobq.core.records import QueueName
+from jobq.core.records.jobs import QueueName
+from jobq.core.rules.defaults import DAY_MS
 from jobq.stores.relational import keys
-from jobq.stores.relational.codes import (
+from jobq.stores.relational.rows import (
     ACTIVE,
     BLOCKED,
     DELAYED,
@@ -30,10 +30,10 @@ from jobq.stores.relational.codes import (
     WAITING,
     WANTED,
     WATCHED,
+    Row,
 )
-from jobq.stores.relational.rows import Row
-from jobq.stores.sqlite.columns import INSPECTED_JOB, INSPECTED_QUEUE
 from jobq.stores.sqlite.damage import BAD, SQL, Damage, bad_columns, is_hidden, queue_values
+from jobq.stores.sqlite.statements import INSPECTED_JOB, INSPECTED_QUEUE
 
 if TYPE_CHECKING:
     from jobq.stores.sqlite.tx import SqliteTx

@@ -3,7 +3,7 @@
 `migrations/0001.sql` is the schema of jobq 0.1, and every later file changes it. A new database
 takes all of them, so a migrated file and a new one have the same schema. `meta` holds the number of
 the last migration (`schema`), the oldest schema whose code can work on the file (`oldest`), and the
-release that wrote both (`release`): see core/layout.py.
+release that wrote both (`release`): see core/rules/layout.py.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from importlib.resources import files
 
 import apsw
 
-from jobq.core.layout import Layout, refuse_newer, refuse_running
+from jobq.core.rules.layout import Layout, refuse_newer, refuse_running
 from jobq.core.version import __version__
 from jobq.errors import ConfigError, CorruptStore
 

@@ -22,14 +22,13 @@ import apsw
 
 from jobq.errors import StoreUnavailable
 from jobq.stores.base import Clock
-from jobq.stores.relational.finish import finish
+from jobq.stores.relational.settle import finish
 from jobq.stores.relational.store import Work
 from jobq.stores.sqlite import checksums, schema
-from jobq.stores.sqlite.checkpoints import Checkpointer
 from jobq.stores.sqlite.clock import StoreClock
 from jobq.stores.sqlite.mailbox import Post
-from jobq.stores.sqlite.memory import SqliteMemory
-from jobq.stores.sqlite.tx import SqliteTx
+from jobq.stores.sqlite.tx import SqliteMemory, SqliteTx
+from jobq.stores.sqlite.wal import Checkpointer
 
 T = TypeVar("T")
 

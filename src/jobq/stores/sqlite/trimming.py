@@ -5,9 +5,10 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from jobq.core import defaults, event_log
+from jobq.core.records import event_log
+from jobq.core.rules import defaults
 from jobq.stores.relational.rows import QueueRow
-from jobq.stores.sqlite.queries import SQL
+from jobq.stores.sqlite.statements import SQL
 
 if TYPE_CHECKING:
     from jobq.stores.sqlite.tx import SqliteTx

@@ -13,19 +13,44 @@ from typing import Any
 
 import apsw
 
-from jobq.core import event_log
-from jobq.core.defaults import DAY_MS
-from jobq.core.records import QueueName
-from jobq.stores.relational.codes import WAITING
-from jobq.stores.relational.rows import FIGURE_OF_KIND, RUN_MS, WAIT_MS, NewJob, QueueRow, Row
+from jobq.core.records import event_log
+from jobq.core.records.jobs import QueueName
+from jobq.core.rules.defaults import DAY_MS
+from jobq.stores.relational.rows import (
+    FIGURE_OF_KIND,
+    RUN_MS,
+    WAIT_MS,
+    WAITING,
+    NewJob,
+    QueueRow,
+    Row,
+)
 from jobq.stores.relational.signals import SLEEP_MS
-from jobq.stores.relational.sweeps import Sweep
-from jobq.stores.relational.tx import Entries, Tx, add_events
+from jobq.stores.relational.tx import Entries, Memory, Tx, add_events
+from jobq.stores.relational.upkeep import Sweep
 from jobq.stores.sqlite import damage, repair, trimming
 from jobq.stores.sqlite.mailbox import alive
-from jobq.stores.sqlite.memory import SqliteMemory
-from jobq.stores.sqlite.queries import SQL
-from jobq.stores.sqlite.queue_rows import queue_row, values
+from jobq.stores.sqlite.statements import SQL, queue_row, values
+
+# What a process remembers of a SQLite file between transactions.
+
+
+class SqliteMemory(Memory):
+    """Caches of one connection, also those that depend on being the only writer of the file."""
+
+    def __init__(self, incarnation: str = "") -> None:
+        super().__init__(incarnation)
+        self.calls: dict[str, str] = {}  # by worker: its last exchange, if it came through here
+        self.nothing_due_ms: dict[int, int] = {}  # by queue: a millisecond in which nothing was due
+        self.trimmed: dict[int, int] = {}  # by queue: events logged when its log was last trimmed
+        self.patrolled = 0  # the number of the last job that the patrol of a tick looked at
+        # By name and by number. Valid as long as no other connection writes.
+        self.queues: dict[QueueName | int, QueueRow] = {}
+
+    def forget_queues(self) -> None:
+        """Drop the rows of queues: somebody else may have changed them."""
+        self.queues.clear()
+
 
 WORKERS = 10_000
 """Workers whose last exchange a process remembers."""

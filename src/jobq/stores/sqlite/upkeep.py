@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from jobq.core.defaults import METRICS_MS
+from jobq.core.rules.defaults import METRICS_MS
 from jobq.stores.relational import upkeep
-from jobq.stores.relational.codes import ENDED
-from jobq.stores.relational.rows import QueueRow
+from jobq.stores.relational.rows import ENDED, QueueRow
 from jobq.stores.sqlite import trimming
-from jobq.stores.sqlite.queries import SQL
-from jobq.stores.sqlite.queue_rows import EVERY, queue_row
+from jobq.stores.sqlite.statements import EVERY_QUEUE_COLUMN, SQL, queue_row
 from jobq.stores.sqlite.tx import SqliteTx
 
 QUEUES = 500
@@ -57,7 +55,7 @@ def _next_queues(tx: SqliteTx, number: int) -> list[tuple[QueueRow, bool]]:
     if len(rows) < number:
         again = tx.execute(SQL.upkeep["next_queues"], (*times, 0, number - len(rows))).fetchall()
         rows += [row for row in again if row[0] <= behind]
-    return [(queue_row(row[: len(EVERY)]), bool(row[-1])) for row in rows]
+    return [(queue_row(row[: len(EVERY_QUEUE_COLUMN)]), bool(row[-1])) for row in rows]
 
 
 def _keeps_too_much(queue: QueueRow) -> bool:

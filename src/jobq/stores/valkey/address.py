@@ -16,10 +16,10 @@ import ssl
 from typing import Literal, NamedTuple
 from urllib.parse import unquote, urlsplit
 
-from jobq.core.redact import redacted_url as shown
-from jobq.core.redact import split_credentials
+from jobq.core.values.printable import redacted_url as shown
+from jobq.core.values.printable import split_credentials
 from jobq.errors import ConfigError
-from jobq.stores.base.url_options import options_of, port_of, seconds_of
+from jobq.stores.base.urls import options_of, port_of, seconds_of
 from jobq.stores.valkey.keys import SPACE
 
 Kind = Literal["single", "sentinel", "cluster"]

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NoReturn
 
-from jobq.core import refusals
-from jobq.core.records import QueueName
+from jobq.core.records.jobs import QueueName
+from jobq.core.rules import refusals
 from jobq.stores.base import Clock
 from jobq.stores.valkey import keys
-from jobq.stores.valkey.functions import function
+from jobq.stores.valkey.connection import Argument, Reply, ServerError
+from jobq.stores.valkey.library import function
 from jobq.stores.valkey.servers import Servers
-from jobq.stores.valkey.wire import Argument, Reply, ServerError
 
 
 class PartitionsChanged(Exception):

@@ -9,26 +9,79 @@ from __future__ import annotations
 
 import time
 from collections import ChainMap, Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from jobq.core import refusals
-from jobq.core.defaults import FLOW_MS
-from jobq.core.event_log import STATE_CODES
-from jobq.core.graph import Lock, check_locks
-from jobq.core.new_jobs import check_queue, check_specs
-from jobq.core.records import Edge, JobKey, JobSpec, PutResult
-from jobq.core.states import State
+from jobq.core.records.event_log import STATE_CODES
+from jobq.core.records.jobs import Edge, JobKey, JobSpec, PutResult
+from jobq.core.records.states import State
+from jobq.core.rules import refusals
+from jobq.core.rules.defaults import FLOW_MS
+from jobq.core.rules.flows import Lock, check_locks
+from jobq.core.rules.new_jobs import check_queue, check_specs
 from jobq.errors import ConfigError, JobqError, StoreUnavailable
-from jobq.stores.valkey import job_bodies, keys, packing
+from jobq.stores.valkey import jobs, keys, packing
 from jobq.stores.valkey.calls import Calls, PartitionsChanged, Refused
-from jobq.stores.valkey.edges import Edges, check_edge
+from jobq.stores.valkey.connection import Argument
+from jobq.stores.valkey.jobs import put_result, refuse
 from jobq.stores.valkey.mail import Mail
 from jobq.stores.valkey.partitions import Partitions
-from jobq.stores.valkey.put_results import put_result, refuse
-from jobq.stores.valkey.wire import Argument
+
+# Edges between jobs: where the jobs are that others wait for.
 
 _BATCH = 500
+"""Jobs that one call looks up: the server does nothing else meanwhile."""
+
+
+class Edges:
+    """Finds the jobs that edges name."""
+
+    def __init__(self, calls: Calls, partitions: Partitions) -> None:
+        self._calls = calls
+        self._partitions = partitions
+
+    async def check(self, specs: Sequence[JobSpec]) -> dict[JobKey, str]:
+        """The prefixes of the jobs that these wait for.
+
+        InvalidJob if one of them does not exist.
+        """
+        waited = {edge.job for spec in specs for edge in spec.after}
+        if not waited:
+            return {}
+        for spec in specs:
+            await self._partitions.count(spec.queue)
+        own = {
+            JobKey(spec.queue, spec.id): self._partitions.prefix_of(spec.queue, spec.id, spec.key)
+            for spec in specs
+        }
+        known = own | await self.locate(waited - own.keys())
+        for spec in specs:
+            for edge in spec.after:
+                check_edge(spec.id, spec.queue.tenant, edge.job, known)
+        return known
+
+    async def locate(self, jobs: Iterable[JobKey]) -> dict[JobKey, str]:
+        """The prefixes of jobs. Jobs that do not exist are left out."""
+        listed = list(jobs)
+        found: dict[JobKey, str] = {}
+        for prefix, positions in (await self._partitions.prefixes_of(listed)).items():
+            for start in range(0, len(positions), _BATCH):
+                some = positions[start : start + _BATCH]
+                ids = (listed[n].id for n in some)
+                known = await self._calls.fcall("known", prefix, self._calls.now(), *ids)
+                found |= {listed[n]: prefix for n, yes in zip(some, known, strict=True) if yes}
+        return found
+
+
+def check_edge(id: str, tenant: str, child: JobKey, known: Container[JobKey]) -> None:
+    """Raise InvalidJob unless the child is known and of the job's tenant.
+
+    A job of another tenant is refused with the same words as a job that does not exist.
+    """
+    if child not in known or child.queue.tenant != tenant:
+        raise refusals.unknown_child(id, child)
+
+
 """Members and edges per call: the server does nothing else meanwhile."""
 SETTLING_MS = 10_000
 """Ticks look at flows that were staged longer ago: the submitter may have died in between."""
@@ -165,7 +218,7 @@ class Flows:
     async def _stage_at(
         self, prefix: str, specs: Sequence[JobSpec], flow: str, where: Mapping[JobKey, str]
     ) -> None:
-        if job_bodies.too_large(specs):
+        if jobs.too_large(specs):
             middle = len(specs) // 2
             await self._stage_at(prefix, specs[:middle], flow, where)
             await self._stage_at(prefix, specs[middle:], flow, where)
@@ -178,7 +231,7 @@ class Flows:
 
         args: list[Argument] = [self._calls.now(), flow, *_kinds(specs)]
         for spec in specs:
-            body, _ = job_bodies.body_of(spec, None)
+            body, _ = jobs.body_of(spec, None)
             first = packed(spec.after[:_BATCH]) if spec.after else b""
             args += (spec.id, body, first, int(len(spec.after) > _BATCH))
         try:

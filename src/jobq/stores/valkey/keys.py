@@ -15,11 +15,58 @@ from __future__ import annotations
 import re
 from binascii import crc_hqx
 from functools import lru_cache
+from pathlib import Path
 from urllib.parse import unquote
 from zlib import crc32
 
-from jobq.core.records import QueueName
-from jobq.stores.valkey.lua_names import texts
+from jobq.core.records.jobs import QueueName
+
+# The names of keys and packed fields, read from lua/keys.lua and lua/fields.lua.
+#
+# Lua and Python share these definitions. A definition is a line `TABLE.name = value`. `with_values`
+# replaces the names in a Lua file by their values, so the server executes constants and looks up no
+# names.
+
+LUA = Path(__file__).parent / "lua"
+DEFINITIONS = ("keys", "fields")
+"""The Lua files that hold definitions and no code."""
+
+_DEFINITION = re.compile(r'^([A-Z_]+)\.([a-z0-9_]+) = ("[^"]*"|\d+)(?: --.*)?$')
+
+
+def _read() -> dict[str, dict[str, str]]:
+    tables: dict[str, dict[str, str]] = {}
+    for file in DEFINITIONS:
+        for line in (LUA / f"{file}.lua").read_text().splitlines():
+            if line and not line.startswith("--"):
+                found = _DEFINITION.match(line)
+                if found is None:
+                    raise ValueError(f"lua/{file}.lua has a line that is not a definition: {line}")
+                table, name, value = found.groups()
+                tables.setdefault(table, {})[name] = value
+    return tables
+
+
+TABLES = _read()
+"""Every definition, by table and name. Values are Lua literals."""
+
+_USE = re.compile(rf"(?<![\w.])({'|'.join(TABLES)})\.([a-z0-9_]+)")
+
+
+def with_values(text: str) -> str:
+    """The text of a Lua file with the value of each definition in place of its name."""
+    return _USE.sub(lambda found: TABLES[found[1]][found[2]], text)
+
+
+def texts(table: str) -> dict[str, str]:
+    """The definitions of a table whose values are text."""
+    return {name: value[1:-1] for name, value in TABLES[table].items() if value[0] == '"'}
+
+
+def numbers(table: str) -> dict[str, int]:
+    """The definitions of a table whose values are numbers."""
+    return {name: int(value) for name, value in TABLES[table].items() if value[0] != '"'}
+
 
 KEY = texts("KEY")
 """The keys behind a prefix, by their names in lua/keys.lua."""
@@ -41,11 +88,11 @@ class Space:
         self.queues = f"{name}:{{queues}}"
         """The list of queues: a set of prefixes."""
         self.scheduled = f"{name}:{{scheduled}}"
-        """The queues with schedules (see scheduled_queues.py)."""
+        """The queues with schedules (see schedules.py)."""
         self.workers = f"{name}:{{workers}}"
         """The workers that are running, as they last announced themselves."""
         self.layout = f"{name}:{{layout}}"
-        """The layout of the stored data (see layout_version.py)."""
+        """The layout of the stored data (see connection.py)."""
         self._name = name
         self.prefix = lru_cache(maxsize=4096)(self._prefix)
         """The prefix of all keys of a queue."""

@@ -15,14 +15,14 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
-from jobq.core.pace import Pace
-from jobq.core.records import JobKey, JobRecord, QueueName, Signal, Topic
+from jobq.core.records.jobs import JobKey, JobRecord, QueueName, Signal, Topic
+from jobq.core.rules.fleet import Pace
 from jobq.errors import CorruptStore, JobqError
-from jobq.stores.valkey import job_replies, keys
+from jobq.stores.valkey import jobs, keys
 from jobq.stores.valkey.calls import Calls
+from jobq.stores.valkey.connection import Connection, ServerError
 from jobq.stores.valkey.partitions import Partitions
 from jobq.stores.valkey.servers import Servers
-from jobq.stores.valkey.wire import Connection, ServerError
 
 T = TypeVar("T")
 
@@ -183,8 +183,8 @@ class Listener:
         if message[0] == b"closed":
             self._lost.set()
             return
-        if message[2][:1] == job_replies.PUBLISHED:
-            queue, record = job_replies.published(message[2])
+        if message[2][:1] == jobs.PUBLISHED:
+            queue, record = jobs.published(message[2])
             self._notify_end(queue, record.id, record)
             return
         channel, text = message[1].decode(), message[2].decode()

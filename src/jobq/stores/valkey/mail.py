@@ -13,7 +13,7 @@ from collections import Counter
 
 import msgspec
 
-from jobq.core.records import QueueName
+from jobq.core.records.jobs import QueueName
 from jobq.errors import StoreUnavailable
 from jobq.stores.valkey import keys
 from jobq.stores.valkey.calls import Calls

@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import msgspec
 
-from jobq.core.layout import refuse_running
+from jobq.core.rules.layout import refuse_running
 from jobq.errors import ConfigError
 from jobq.stores.valkey.calls import Calls
-from jobq.stores.valkey.functions import VERSION
+from jobq.stores.valkey.connection import LATEST, OLDEST, STAMP, ServerError, read
 from jobq.stores.valkey.keys import Space
-from jobq.stores.valkey.layout_version import LATEST, OLDEST, STAMP, read
+from jobq.stores.valkey.library import VERSION
 from jobq.stores.valkey.servers import Servers
-from jobq.stores.valkey.wire import ServerError
 
 
 class Migration:

@@ -11,12 +11,15 @@ from typing import Any
 
 import msgspec
 
-from jobq.core.bounds import share
-from jobq.core.commands import AnyCommand, Cancel, Reprioritise, Reschedule, SendSignal, Update
-from jobq.core.defaults import LOG_LINES
-from jobq.core.outcomes import MAX_CHECKPOINTS
-from jobq.core.queues import JobDefaults, Limits, RateData, RetentionData, Window
-from jobq.core.records import (
+from jobq.core.records.commands import (
+    AnyCommand,
+    Cancel,
+    Reprioritise,
+    Reschedule,
+    SendSignal,
+    Update,
+)
+from jobq.core.records.jobs import (
     AnyOutcome,
     Block,
     Defer,
@@ -29,7 +32,10 @@ from jobq.core.records import (
     RetryLater,
     SnoozeFor,
 )
-from jobq.core.verdicts import error_text
+from jobq.core.records.queues import JobDefaults, Limits, RateData, RetentionData, Window
+from jobq.core.rules.defaults import LOG_LINES
+from jobq.core.rules.limits import share
+from jobq.core.rules.outcomes import MAX_CHECKPOINTS, error_text
 
 encode = msgspec.msgpack.Encoder().encode
 _json = msgspec.json.Encoder(order="deterministic").encode

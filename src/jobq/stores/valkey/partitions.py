@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from jobq.core.records import JobKey, QueueName
+from jobq.core.records.jobs import JobKey, QueueName
 from jobq.stores.valkey import keys
 from jobq.stores.valkey.keys import Space
 from jobq.stores.valkey.servers import Servers

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import msgspec
 
-from jobq.core.pace import Pace
-from jobq.core.records import QueueName
-from jobq.core.workers import Beat, WorkerRecord, WorkerRequest
+from jobq.core.records.jobs import QueueName
+from jobq.core.records.workers import Beat, WorkerRecord, WorkerRequest
+from jobq.core.rules.fleet import Pace
 from jobq.stores.valkey.calls import Calls
 from jobq.stores.valkey.keys import Space
 from jobq.stores.valkey.servers import Servers

@@ -1,19 +1,27 @@
-"""Reading jobs, counts and figures."""
+"""Reads jobs, counts and figures, and the event log with its readers."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from typing import Any
 
-from jobq.core import refusals
-from jobq.core.event_log import STATE_CODES, STATES
-from jobq.core.queues import MinuteRecord, QueueRecord, StatsRecord
-from jobq.core.records import Filter, JobKey, JobRecord, Page, QueueName
-from jobq.core.states import State
-from jobq.stores.valkey import job_replies, packing, queue_replies
+import msgspec
+
+from jobq.core.records import event_log
+from jobq.core.records.event_log import STATE_CODES, STATES
+from jobq.core.records.events import EventPage, EventRecord
+from jobq.core.records.jobs import Filter, JobKey, JobRecord, Page, QueueName
+from jobq.core.records.queues import MinuteRecord, QueueRecord, StatsRecord
+from jobq.core.records.states import State
+from jobq.core.rules import refusals
+from jobq.stores.valkey import keys, packing
 from jobq.stores.valkey.calls import Calls
+from jobq.stores.valkey.jobs import record
 from jobq.stores.valkey.partitions import Partitions
 from jobq.stores.valkey.presence import Presence
+from jobq.stores.valkey.queues import queue_record
+from jobq.stores.valkey.servers import Servers
 
 _BATCH = 500
 """Jobs per call of `get`: the server does nothing else meanwhile."""
@@ -60,7 +68,7 @@ class Reads:
                 )
                 for n, view in zip(part, views, strict=True):
                     if view:
-                        records[n] = job_replies.record(jobs[n].queue, view, whole=True)
+                        records[n] = record(jobs[n].queue, view, whole=True)
         return records
 
     async def find(
@@ -91,7 +99,7 @@ class Reads:
             "1" if filter.oldest_first else "",
             last if number == end else "",
         )
-        records = tuple(job_replies.record(filter.queue, view) for view in reply[1:])
+        records = tuple(record(filter.queue, view) for view in reply[1:])
         following = _following(number, reply[0], len(prefixes))
         ended = following == until or (number == end and not reply[0])
         return Page(records=records, cursor=None if ended else following)
@@ -180,7 +188,143 @@ class Reads:
                 )
             )
             records += [
-                queue_replies.queue_record(queue, flat, keyed)
+                queue_record(queue, flat, keyed)
                 for queue, (flat, keyed) in zip(some, described, strict=True)
             ]
         return records
+
+
+# Reading the event log, and how far its readers have come.
+#
+# Each partition is a shard of the log.
+
+_MAX_ENTRIES = 100
+"""Entries of the log read at once: each holds a whole batch of events."""
+
+
+class EventReads:
+    """Reads the event log and keeps the positions of readers."""
+
+    def __init__(self, servers: Servers, calls: Calls, partitions: Partitions) -> None:
+        self._servers = servers
+        self._calls = calls
+        self._partitions = partitions
+
+    async def read_events(
+        self,
+        queue: QueueName,
+        *,
+        after: str | None = None,
+        limit: int = 1000,
+        until: str | None = None,
+    ) -> EventPage:
+        """See EventStore."""
+        prefixes = await self._partitions.prefixes(queue)
+        positions: list[Any] = (
+            [None] * len(prefixes) if after is None else event_log.offsets(after, len(prefixes))
+        )
+        ends: list[Any] = (
+            [None] * len(prefixes) if until is None else event_log.offsets(until, len(prefixes))
+        )
+        if len(prefixes) == 1:
+            found, position = await self._read_log(
+                prefixes[0], queue, 0, positions[0], limit, ends[0]
+            )
+            return EventPage(events=tuple(found), position=position)
+        merged: list[EventRecord] = []
+        for n, prefix in enumerate(prefixes):
+            if len(merged) < limit:
+                found, positions[n] = await self._read_log(
+                    prefix, queue, n, positions[n], limit - len(merged), ends[n]
+                )
+                reached = event_log.joined([position or "0" for position in positions])
+                merged += [msgspec.structs.replace(event, position=reached) for event in found]
+            else:
+                positions[n] = positions[n] or "0"
+        return EventPage(events=tuple(merged), position=event_log.joined(positions))
+
+    async def _read_log(
+        self,
+        prefix: str,
+        queue: QueueName,
+        shard: int,
+        after: str | None,
+        limit: int,
+        until: str | None,
+    ) -> tuple[list[EventRecord], str]:
+        """Events from whole entries until there are `limit`.
+
+        Returns them, and the position reached.
+        """
+        last = None if until is None else event_log.order(until)
+        found: list[EventRecord] = []
+        start = "" if after is None else after
+        while True:
+            entries = max(1, min(_MAX_ENTRIES, limit - len(found)))
+            tag, position, gone, gone_to, gone_in, flat = await self._calls.fcall(
+                "events", prefix, start, entries
+            )
+            name = tag.decode()
+            end = start if flat else position.decode()
+            for at, entry in zip(flat[::2], flat[1::2], strict=True):
+                some = event_log.unpack(name, at.decode(), queue, entry, shard=shard)
+                if gone:
+                    what = f"{int(gone):,} events dropped so far"
+                    found.append(
+                        event_log.gap(
+                            name,
+                            gone_to.decode(),
+                            queue,
+                            some[0].at_ms,
+                            what,
+                            shard=shard,
+                            number=int(gone),
+                            incarnation=gone_in.decode(),
+                        )
+                    )
+                    end = gone_to.decode()
+                    gone = None  # one gap, before the first event that is left
+                if last is not None and event_log.order(at.decode()) > last:
+                    return found, end
+                found += some
+                end = at.decode()
+                if len(found) >= limit:
+                    return found, end
+            if not flat or after is None:
+                return found, end
+            start = end
+
+    async def ack_events(self, queue: QueueName, reader: str, position: str | None) -> str | None:
+        """See EventStore."""
+        prefixes = await self._partitions.prefixes(queue)
+        if position is not None:
+            await self._partitions.register(queue)
+        parts = (
+            [""] * len(prefixes) if position is None else event_log.offsets(position, len(prefixes))
+        )
+        positions = [
+            (await self._calls.fcall("ack", prefix, reader, part)).decode()
+            for prefix, part in zip(prefixes, parts, strict=True)
+        ]
+        if not any(positions):
+            return None
+        return event_log.joined([s or "0" for s in positions])
+
+    async def readers(self, queue: QueueName) -> dict[str, str]:
+        """See EventStore."""
+        found = [
+            await self._servers.command(prefix, "HKEYS", keys.readers(prefix))
+            for prefix in await self._partitions.prefixes(queue)
+        ]
+        names = sorted({name.decode() for names in found for name in names})
+        return {name: await self.ack_events(queue, name, None) or "0" for name in names}
+
+    async def remove_reader(self, queue: QueueName, reader: str) -> bool:
+        """See EventStore."""
+        prefixes = await self._partitions.prefixes(queue)
+        return any(
+            [
+                await self._servers.command(prefix, "HDEL", keys.readers(prefix), reader)
+                for prefix in prefixes
+            ]
+        )

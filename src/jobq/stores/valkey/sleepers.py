@@ -11,16 +11,16 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Collection, Sequence
 
-from jobq.core.event_log import STATE_CODES
-from jobq.core.records import QueueName
-from jobq.core.states import State
+from jobq.core.records.event_log import STATE_CODES
+from jobq.core.records.jobs import QueueName
+from jobq.core.records.states import State
 from jobq.errors import StoreUnavailable
 from jobq.stores.valkey import keys
 from jobq.stores.valkey.address import Node
 from jobq.stores.valkey.calls import Calls
+from jobq.stores.valkey.connection import Connection
 from jobq.stores.valkey.partitions import Partitions
 from jobq.stores.valkey.servers import Servers
-from jobq.stores.valkey.wire import Connection
 
 _POP_SECONDS = 10.0
 """How long one pop blocks. A connection that died without a sign is noticed after that time."""

@@ -11,34 +11,26 @@ import asyncio
 from types import TracebackType
 from typing import Self
 
-from jobq.core.pace import Pace
+from jobq.core.rules.fleet import Pace
 from jobq.errors import ConfigError
 from jobq.stores.base import Clock
 from jobq.stores.valkey.address import parse
 from jobq.stores.valkey.calls import Calls
-from jobq.stores.valkey.commands import Commands
-from jobq.stores.valkey.edges import Edges
-from jobq.stores.valkey.event_reads import EventReads
-from jobq.stores.valkey.exchange import Exchange
-from jobq.stores.valkey.flows import Flows
-from jobq.stores.valkey.holds import Holds
+from jobq.stores.valkey.commands import Commands, Locks
+from jobq.stores.valkey.flows import Edges, Flows
 from jobq.stores.valkey.keys import Space
-from jobq.stores.valkey.leases import Leases
 from jobq.stores.valkey.listener import Listener
-from jobq.stores.valkey.locks import Locks
 from jobq.stores.valkey.mail import Mail
 from jobq.stores.valkey.migration import Migration
 from jobq.stores.valkey.partitions import Partitions
 from jobq.stores.valkey.presence import Presence
-from jobq.stores.valkey.purges import Purges
-from jobq.stores.valkey.puts import Puts
-from jobq.stores.valkey.queues import Queues
-from jobq.stores.valkey.reads import Reads
-from jobq.stores.valkey.restores import Restores
+from jobq.stores.valkey.puts import Puts, Restores
+from jobq.stores.valkey.queues import Holds, Purges, Queues
+from jobq.stores.valkey.reads import EventReads, Reads
 from jobq.stores.valkey.schedules import Schedules
-from jobq.stores.valkey.settling import Settling
+from jobq.stores.valkey.servers import servers_at
+from jobq.stores.valkey.settling import Exchange, Leases, Settling
 from jobq.stores.valkey.sleepers import Sleepers
-from jobq.stores.valkey.topologies import servers_at
 from jobq.stores.valkey.upkeep import Upkeep
 
 

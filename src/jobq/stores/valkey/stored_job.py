@@ -9,9 +9,16 @@ from typing import NamedTuple
 import msgspec
 from msgspec import field
 
-from jobq.core.call_options import NO_OPTIONS, CallOptions, call_options
-from jobq.core.records import ChildPolicy, RetryData, UniqueMode, UniqueSpec
-from jobq.stores.valkey.lua_names import numbers
+from jobq.core.records.jobs import (
+    NO_OPTIONS,
+    CallOptions,
+    ChildPolicy,
+    RetryData,
+    UniqueMode,
+    UniqueSpec,
+    call_options,
+)
+from jobq.stores.valkey.keys import numbers
 
 _FLAGS, _RECORD = numbers("FLAG"), numbers("RECORD")
 _MORE, _LATER, _GIVEN_ID = _FLAGS["more"], _FLAGS["later"], _FLAGS["given_id"]

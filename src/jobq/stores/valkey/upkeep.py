@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 
-from jobq.core.records import QueueName
+from jobq.core.records.jobs import QueueName
 from jobq.stores.valkey import keys
 from jobq.stores.valkey.calls import Calls
 from jobq.stores.valkey.flows import Flows

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from jobq.core.records import QueueName
-from jobq.core.states import State
+from jobq.core.records.jobs import QueueName
+from jobq.core.records.states import State
 from jobq.operations import listing
 from jobq.operations.failures import Causes, Group, failed
 from jobq.web.data.jobs import JobRow, job_row

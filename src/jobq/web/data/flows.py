@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Mapping
 
-from jobq.core.records import Filter, JobKey, JobRecord, QueueName
-from jobq.core.states import State
+from jobq.core.records.jobs import Filter, JobKey, JobRecord, QueueName
+from jobq.core.records.states import State
 from jobq.operations import listing
 from jobq.operations.flows import read_tree
 from jobq.web.data.jobs import JobRow, job_row

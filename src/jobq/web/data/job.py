@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from jobq.core.commands import APPLIES
-from jobq.core.locks import never_started
-from jobq.core.options import APPLIED, Option
-from jobq.core.records import JobKey, JobRecord, QueueName
-from jobq.core.steps import readable
+from jobq.core.records.commands import APPLIES
+from jobq.core.records.jobs import JobKey, JobRecord, QueueName
+from jobq.core.records.options import APPLIED, Option
+from jobq.core.rules.locks import never_started
+from jobq.core.rules.waits import readable
 from jobq.errors import AccessDenied, InvalidJob, JobNotFound
 from jobq.web.data.jobs import JobRow, job_row
 from jobq.web.data.log import LogEntry, events_of

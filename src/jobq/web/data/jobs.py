@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from msgspec.structs import asdict
 
-from jobq.core.checks import check_id
-from jobq.core.criteria import Criteria, error_names
-from jobq.core.records import Failure, JobKey, JobRecord, QueueName
-from jobq.core.unknown import sentence
+from jobq.core.records.criteria import Criteria, error_names
+from jobq.core.records.jobs import Failure, JobKey, JobRecord, QueueName
+from jobq.core.rules.unknown import sentence
+from jobq.core.values.checks import check_id
 from jobq.operations import bulk
 from jobq.operations.listing import MAX_COMPARED, Matching, listed
 from jobq.operations.selecting import TIMES, criteria_of_request

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Sequence
 from math import inf
 from typing import Any
 
-from jobq.core.event_log import joined, order
-from jobq.core.event_records import EventRecord
-from jobq.core.records import JobRecord, QueueName
+from jobq.core.records.event_log import joined, order
+from jobq.core.records.events import EventRecord
+from jobq.core.records.jobs import JobRecord, QueueName
 from jobq.stores.base import Store
 from jobq.web.data.view import Shape, View
 
@@ -33,7 +33,7 @@ class LogEntry(Shape, frozen=True, kw_only=True):
     event. `error` is only the type if payloads are hidden.
     """
 
-    # from core/event_records.py by scripts/event_schemas.py
+    # from core/records/events.py by scripts/event_schemas.py
     id: str
     """Never used for another event. Drop an event whose id you have seen."""
     kind: str

@@ -7,9 +7,7 @@ from typing import Any
 
 import msgspec
 
-from jobq.core import checks
-from jobq.core.codec import get_codec
-from jobq.core.commands import (
+from jobq.core.records.commands import (
     AnyCommand,
     Cancel,
     Promote,
@@ -21,7 +19,9 @@ from jobq.core.commands import (
     SendSignal,
     Update,
 )
-from jobq.core.records import JobKey, QueueName
+from jobq.core.records.jobs import JobKey, QueueName
+from jobq.core.values import checks
+from jobq.core.values.codec import get_codec
 from jobq.errors import InvalidJob
 from jobq.operations import flows, jobs
 from jobq.operations.bulk import OPERATIONS, BulkChange

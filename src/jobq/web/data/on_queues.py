@@ -7,11 +7,11 @@ from typing import Any
 from msgspec.structs import replace
 
 from jobq.client.ids import new_id
-from jobq.core import checks
-from jobq.core.bounds import queue_full
-from jobq.core.commands import Promote
-from jobq.core.records import JobKey, QueueName
-from jobq.core.states import ENDED, State
+from jobq.core.records.commands import Promote
+from jobq.core.records.jobs import JobKey, QueueName
+from jobq.core.records.states import ENDED, State
+from jobq.core.rules.limits import queue_full
+from jobq.core.values import checks
 from jobq.errors import InvalidJob
 from jobq.operations import schedules
 from jobq.operations.limits import checked_limits, parse_rate, set_limits

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 
-from jobq.core.checks import check_int
-from jobq.core.workers import MAX_CONCURRENCY, WorkerRequest, concurrency_request
+from jobq.core.records.workers import MAX_CONCURRENCY, WorkerRequest, concurrency_request
+from jobq.core.values.checks import check_int
 from jobq.operations import workers
 from jobq.web.data.bodies import ConcurrencyBody, Done, WorkerBody
 from jobq.web.data.view import View

@@ -5,11 +5,18 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Sequence
 
-from jobq.core.bounds import COUNTED
-from jobq.core.event_records import EventRecord
-from jobq.core.queues import Limits, LimitsRecord, MinuteRecord, QueueRecord, RateData, Window
-from jobq.core.records import QueueName
-from jobq.core.states import Kind, State
+from jobq.core.records.events import EventRecord
+from jobq.core.records.jobs import QueueName
+from jobq.core.records.queues import (
+    Limits,
+    LimitsRecord,
+    MinuteRecord,
+    QueueRecord,
+    RateData,
+    Window,
+)
+from jobq.core.records.states import Kind, State
+from jobq.core.rules.limits import COUNTED_STATES
 from jobq.operations import listing
 from jobq.web.data.log import LogEntry, log_entry, tail
 from jobq.web.data.view import Shape, View
@@ -195,7 +202,7 @@ async def _row(view: View, record: QueueRecord, minutes: Sequence[MinuteRecord])
         paused=stats.paused,
         held_until_ms=stats.held_until_ms,
         counts=all_counts(stats.counts),
-        depth=sum(stats.counts.get(state, 0) for state in COUNTED),
+        depth=sum(stats.counts.get(state, 0) for state in COUNTED_STATES),
         oldest_waiting_ms=stats.oldest_waiting_ms,
         next_due_ms=stats.next_due_ms,
         workers=stats.workers,

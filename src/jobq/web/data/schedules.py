@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from jobq.core import cron
-from jobq.core.queues import ScheduleRecord, ScheduleSpec
+from jobq.core.records.queues import ScheduleRecord, ScheduleSpec
+from jobq.core.rules import cron
 from jobq.operations import listing
 from jobq.operations.schedules import of_queues
 from jobq.web.data.shown import Shown, shown_in_row

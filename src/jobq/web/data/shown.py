@@ -7,8 +7,8 @@ from typing import Any, TypeGuard
 
 import msgspec
 
-from jobq.core.codec import get_codec
-from jobq.core.records import Failure
+from jobq.core.records.jobs import Failure
+from jobq.core.values.codec import get_codec
 from jobq.web.data.view import Shape, View
 
 MAX_SHOWN = 4_096

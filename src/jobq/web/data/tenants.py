@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 
-from jobq.core.bounds import COUNTED
-from jobq.core.queues import QueueRecord
-from jobq.core.states import State
+from jobq.core.records.queues import QueueRecord
+from jobq.core.records.states import State
+from jobq.core.rules.limits import COUNTED_STATES
 from jobq.operations import listing
 from jobq.web.data.queues import Rates, all_counts, rates
 from jobq.web.data.view import Shape, View
@@ -59,7 +59,7 @@ async def tenants(view: View) -> TenantList:
                 tenant=tenant,
                 queues=len(own),
                 counts=all_counts(counts),
-                depth=sum(counts[state] for state in COUNTED),
+                depth=sum(counts[state] for state in COUNTED_STATES),
                 workers=sum(any(name.tenant == tenant for name in each.queues) for each in workers),
                 completed_per_minute=sum(each.completed for _, each in own),
                 failed_per_minute=sum(each.failed for _, each in own),

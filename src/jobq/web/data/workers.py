@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from jobq.core.records import Filter, QueueName
-from jobq.core.states import State
-from jobq.core.workers import WorkerRecord
+from jobq.core.records.jobs import Filter, QueueName
+from jobq.core.records.states import State
+from jobq.core.records.workers import WorkerRecord
 from jobq.errors import JobNotFound
 from jobq.web.data.jobs import JobRow, job_row
 from jobq.web.data.view import Shape, View

@@ -1,4 +1,4 @@
-"""The pages: one file each, with `async def page(request) -> Response` and one template.
+"""The pages: a handler `NAME_page(request)` and a template each.
 
 Names of queues, jobs and tenants are in the query of an address, never in its path: they may
 contain any character, and browsers and proxies change paths (`..`, `//`, `%2F`). Build addresses
@@ -35,4 +35,4 @@ PAGES: tuple[Page, ...] = (
     Page("worker", "/worker"),  # name
     Page("tenants", "/tenants"),
 )
-"""Every page. `jobq.web.pages.NAME` has its handler, `page`."""
+"""Every page. `handlers.NAME_page` serves it."""

@@ -4,7 +4,7 @@
 
 // Milliseconds between two refreshes, unless the page says otherwise.
 const APART_MS = 1000;
-// The events that the server sends, see live.py.
+// The events that the server sends, see feeds.py.
 const EVENTS = ["queue", "job", "workers", "end"];
 // Milliseconds until a lost stream is opened again. It doubles up to the second number.
 const AGAIN_MS = 1000;

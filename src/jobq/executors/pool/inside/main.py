@@ -17,20 +17,19 @@ from typing import Any
 from weakref import WeakSet
 
 from jobq.core.control import Reject
-from jobq.core.decide import Raised, Returned, decide
-from jobq.core.failures import bounded
-from jobq.core.outcomes import check_outcome
 from jobq.core.policies import UNDECLARED
-from jobq.core.records import AnyOutcome
+from jobq.core.records.failures import bounded
+from jobq.core.records.jobs import AnyOutcome
+from jobq.core.rules.decide import Raised, Returned, decide
+from jobq.core.rules.outcomes import check_outcome
 from jobq.errors import ConfigError, JobqError
 from jobq.executors import handlers, sandbox
 from jobq.executors.lifespan import Lifespan, find_lifespan
 from jobq.executors.pool.inside.run import RunInChild
 from jobq.executors.pool.inside.worker_connection import WorkerConnection, WorkerGone
-from jobq.executors.pool.messages import Done, Hello, Ready, Start, Stopped, Unready
-from jobq.executors.pool.shared import Shared
+from jobq.executors.pool.messages import Done, Hello, Ready, Shared, Start, Stopped, Unready
 from jobq.executors.running import running
-from jobq.stores.base.refused import refuse
+from jobq.stores.base.urls import refuse
 
 _PR_SET_PDEATHSIG = 1
 _DEFAULT_RETRY = UNDECLARED

@@ -7,11 +7,10 @@ import time
 from contextlib import suppress
 from typing import Any
 
-from jobq.core.codec import get_codec
-from jobq.core.decide import policy_of
-from jobq.core.records import Checkpoint, JobSpec, Lease, LeaseRef, PutResult, Steps
-from jobq.core.steps import RecordedSteps
-from jobq.core.waits import Children, Inbox
+from jobq.core.records.jobs import Checkpoint, JobSpec, Lease, LeaseRef, PutResult, Steps
+from jobq.core.rules.decide import policy_of
+from jobq.core.rules.waits import Children, Inbox, RecordedSteps
+from jobq.core.values.codec import get_codec
 from jobq.executors.handlers import Callee
 from jobq.executors.pool.inside.worker_connection import JobOver, WorkerConnection
 from jobq.executors.pool.messages import AddRequest, KeepRequest, NoteRequest

@@ -26,13 +26,13 @@ from jobq.executors.pool.messages import (
     Hello,
     Reply,
     Request,
+    Shared,
     Start,
     ToChild,
     decode_to_child,
     frame,
     longest,
 )
-from jobq.executors.pool.shared import Shared
 
 _CHUNK = 2**15
 """Bytes that one read takes at most. For more, the C library would map memory for every read."""

@@ -26,7 +26,7 @@ CREATE TABLE queues (
     UNIQUE (tenant, name)
 ) WITH (fillfactor = 50);                       -- keeps updates in the page: HOT, no index changes
 
--- One row per job. `state` is the code of core.event_log.STATES. An update that ends a job moves
+-- One row per job. `state` is the code of core.records.event_log.STATES. An update that ends a job moves
 -- its row to jobs_ended, so the table that claims read has no finished jobs.
 CREATE SEQUENCE job_numbers;
 CREATE TABLE jobs (
@@ -62,7 +62,7 @@ CREATE TABLE jobs (
     progress     bytea,
     payload      bytea NOT NULL,
     result       bytea,
-    saved_place  bigint NOT NULL DEFAULT 0      -- of `saved`: core/outcomes.py, checkpoint_place
+    saved_place  bigint NOT NULL DEFAULT 0      -- of `saved`: core/rules/outcomes.py, checkpoint_place
 ) PARTITION BY RANGE (state);
 -- Vacuum comes ten times as early as by default. A claim reads past the index pages of jobs that
 -- have started since: after 60,000 of 300,000 jobs, where the default is, 243 pages (0.4 ms) instead
@@ -173,7 +173,7 @@ CREATE TABLE logs (
     PRIMARY KEY (pk, n)
 );
 
--- The last failed runs of each job (core.failures.MAX_ERRORS of them). A claim does not read them.
+-- The last failed runs of each job (core.records.failures.MAX_ERRORS of them). A claim does not read them.
 CREATE TABLE errors (
     pk       bigint NOT NULL,
     attempt  integer NOT NULL,
@@ -181,7 +181,7 @@ CREATE TABLE errors (
     PRIMARY KEY (pk, attempt)
 );
 
--- What the steps of each job have recorded (core/steps.py), a row per step, so that steps which run
+-- What the steps of each job have recorded (core/rules/waits.py), a row per step, so that steps which run
 -- at the same time do not overwrite each other.
 CREATE TABLE steps (
     pk    bigint NOT NULL,
@@ -245,7 +245,7 @@ CREATE TABLE entries (
     worker   text COLLATE "C",
     moved    integer[],                         -- changes of the seven counters, by state code
     figures  bigint[],                          -- changes of the figures of its minute
-    items    bytea,                             -- the events as MessagePack (core.event_log)
+    items    bytea,                             -- the events as MessagePack (core.records.event_log)
     starts   bytea                              -- instead of items: the jobs that a claim started
 ) PARTITION BY LIST (slot);
 CREATE TABLE entries_0 PARTITION OF entries FOR VALUES IN (0) WITH (toast_tuple_target = 8160);

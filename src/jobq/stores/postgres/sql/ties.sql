@@ -105,7 +105,7 @@ DELETE FROM logs WHERE pk = $1 AND n <= (SELECT max(n) FROM logs WHERE pk = $1) 
 SELECT line FROM logs WHERE pk = $1 ORDER BY n;
 
 -- name: note: store the progress and the checkpoint that a running job reports, unless a newer
---   checkpoint is stored (copies core/outcomes.py: is_late)
+--   checkpoint is stored (copies core/rules/outcomes.py: is_late)
 UPDATE jobs_hot
 SET progress = coalesce($1::bytea, progress),
     saved = CASE

@@ -38,7 +38,7 @@ CREATE TABLE holds (
 ) WITHOUT ROWID;
 CREATE INDEX holds_clock ON holds (qid, until_ms);
 
--- The last failed runs of each job (core.failures.MAX_ERRORS of them). They are not in the job's
+-- The last failed runs of each job (core.records.failures.MAX_ERRORS of them). They are not in the job's
 -- row, because a claim reads that and needs none of them.
 CREATE TABLE errors (
     pk       INTEGER NOT NULL,
@@ -52,7 +52,7 @@ CREATE TABLE errors (
 ALTER TABLE locks ADD COLUMN id TEXT NOT NULL DEFAULT '';
 UPDATE locks SET id = ifnull((SELECT id FROM jobs WHERE jobs.pk = locks.pk), '');
 
--- What the steps of each job have recorded (core/steps.py), a row per step, so that steps which run
+-- What the steps of each job have recorded (core/rules/waits.py), a row per step, so that steps which run
 -- at the same time do not overwrite each other.
 CREATE TABLE steps (
     pk    INTEGER NOT NULL,
@@ -61,5 +61,5 @@ CREATE TABLE steps (
     PRIMARY KEY (pk, name)
 ) WITHOUT ROWID;
 
--- Which of a job's checkpoints `saved` is: core/outcomes.py, checkpoint_place.
+-- Which of a job's checkpoints `saved` is: core/rules/outcomes.py, checkpoint_place.
 ALTER TABLE jobs ADD COLUMN saved_place INTEGER NOT NULL DEFAULT 0;

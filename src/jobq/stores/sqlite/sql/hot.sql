@@ -1,4 +1,4 @@
--- Statements of the hot paths: put, claim and settle. Braces name column lists (columns.py).
+-- Statements of the hot paths: put, claim and settle. Braces name column lists (statements.py).
 
 -- name: queue: a queue by name
 SELECT {queue} FROM queues WHERE tenant = ? AND name = ?;

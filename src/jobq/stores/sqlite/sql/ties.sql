@@ -85,7 +85,7 @@ DELETE FROM logs WHERE pk = ?1 AND n <= (SELECT max(n) FROM logs WHERE pk = ?1) 
 SELECT line FROM logs WHERE pk = ? ORDER BY n;
 
 -- name: note: store the progress and the checkpoint that a running job reports, unless a newer
---   checkpoint is stored (copies core/outcomes.py: is_late)
+--   checkpoint is stored (copies core/rules/outcomes.py: is_late)
 UPDATE jobs SET progress = ifnull(?1, progress),
     saved = iif(?3 > 0 AND (attempt << 32 | ?3) <= saved_place, saved, ifnull(?2, saved)),
     saved_place = iif(?3 > 0, max(attempt << 32 | ?3, saved_place), saved_place),

@@ -1,7 +1,7 @@
 -- alter: commands on single jobs.
 local STATE = J.STATE
 local PENDING = { [STATE.delayed] = true, [STATE.blocked] = true, [STATE.waiting] = true }
-local CHILD = "$jobq.child " -- the signal that names a child a job has added (core/waits.py)
+local CHILD = "$jobq.child " -- the signal that names a child a job has added (core/rules/waits.py)
 
 -- Cancel a job. A waiting, delayed or blocked job is cancelled at once; an active one is asked to
 -- stop, and its worker is notified. `job.actor` is who did it. RETURNS false if the job has ended
@@ -64,7 +64,7 @@ function J.forget_life(cx, job)
   J.variadic("HDEL", x, gone)
 end
 
--- Whether a command applies to a job in its state and life. Copies core/commands.py: applies.
+-- Whether a command applies to a job in its state and life. Copies core/records/commands.py: applies.
 local STATE_NAMES = {}
 for name, code in pairs(STATE) do STATE_NAMES[code] = name end
 local function applies(cx, c, job)
@@ -106,7 +106,7 @@ function COMMANDS.rerun(cx, job)
   return true
 end
 
--- Run a member of a flow again (core/commands.py: Revive).
+-- Run a member of a flow again (core/records/commands.py: Revive).
 function COMMANDS.revive(cx, job)
   if J.locked_out(cx, job) then return false end
   J.unlist_ended(cx, job)

@@ -1,4 +1,4 @@
--- bounds: how many jobs may wait (max_waiting). Copies core/bounds.py, which says what counts and
+-- bounds: how many jobs may wait (max_waiting). Copies core/rules/limits.py, which says what counts and
 -- what is never refused. KEY.flow_places has the places that staged flows have reserved;
 -- SETTING.reserved is their sum.
 local STATE = J.STATE

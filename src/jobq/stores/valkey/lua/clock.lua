@@ -5,7 +5,7 @@ local max, floor = math.max, math.floor
 local JITTER, FULL_SPEED = J.CLOCK.jitter_ms, J.CLOCK.full_speed_ms
 
 -- When a job with this time (`at`, by the clock) or delay is due. A time in the past means now.
--- Copies core/outcomes.py: due_ms.
+-- Copies core/rules/outcomes.py: due_ms.
 function J.due(cx, opts)
   return max(cx.now, opts.at and opts.at + cx.ahead or cx.now + (opts.delay or 0))
 end
@@ -20,7 +20,7 @@ end
 local function advanced(elapsed) return elapsed - floor(max(0, elapsed - FULL_SPEED) / 2) end
 
 -- The time of a call whose clock is behind what an earlier call saw, or was so recently.
--- Copies core/clock.py: steady.
+-- Copies core/rules/clock.py: steady.
 -- `reading`: the call must not write.
 function J.steady(cx, clock, seen, reading)
   local store, anchored = (J.meta(cx).behind or ""):match("^(%d+):(%d+)$")

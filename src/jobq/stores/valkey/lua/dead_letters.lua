@@ -1,7 +1,7 @@
--- dead_letters: copies of failed jobs in the dead-letter queue. Copies core/dead_letters.py.
+-- dead_letters: copies of failed jobs in the dead-letter queue. Copies core/rules/ended.py.
 
 -- The id of a copy whose first id belongs to the copy of another failure.
--- Copies core/dead_letters.py: second_letter_id.
+-- Copies core/rules/ended.py: second_letter_id.
 local function second_letter_id(m)
   local text = m.origin .. "/" .. J.whole(m.life) .. "/" .. J.whole(m.number)
   local longest = J.DEFAULT.id_length
@@ -18,7 +18,7 @@ local function put_second_letter(cx, m)
   return J.MAIL.letter(cx, m)
 end
 
--- Put the copy of a failed job. Copies core/dead_letters.py: letter_key. The message may arrive
+-- Put the copy of a failed job. Copies core/rules/ended.py: letter_key. The message may arrive
 -- twice, so a copy stores the number of its failure. A message that was sent to a partitioned queue
 -- as a whole is left to a caller that knows its partitions.
 function J.MAIL.letter(cx, m)
@@ -46,7 +46,7 @@ function J.MAIL.letter(cx, m)
 end
 
 -- Send a copy of a failed job to the dead-letter queue. The original stays failed. `number` is that
--- of the event that recorded the failure. Copies core/dead_letters.py: letter_id, origin.
+-- of the event that recorded the failure. Copies core/rules/ended.py: letter_id, origin.
 function J.forward(cx, job, opts, number)
   local target, from = J.meta(cx).dead:match("^([^\n]*)\n(.*)$")
   if target == cx.prefix

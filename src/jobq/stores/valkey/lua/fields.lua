@@ -1,6 +1,6 @@
 -- fields: the layout of every packed value, and the fields of hashes. When the library is built,
 -- each RECORD.<name>, RUN.<name>, … in a Lua file is replaced by the value given here. Python reads
--- the same file (lua_names.py). Positions count from 1. Formats are those of struct.pack: >
+-- the same file (keys.py). Positions count from 1. Formats are those of struct.pack: >
 -- big-endian, B and In unsigned integers of 1 and n bytes. Times are milliseconds in 6 bytes.
 --
 -- These values are stored in users' servers: a change must still understand what is stored.
@@ -175,7 +175,7 @@ PACK.text32 = "\219"
 PACK.array16 = "\220" -- an array with its length in 2 or 4 bytes
 PACK.array32 = "\221"
 
--- An entry of the event log and the events in it (core/event_log.py has the format)
+-- An entry of the event log and the events in it (core/records/event_log.py has the format)
 EVENT.entry = "\150\2" -- an array of 6, format 2
 EVENT.accepted_entry = "\153\2" -- an array of 9, format 2
 EVENT.format_at = 2

@@ -1,5 +1,5 @@
 -- holds: an operator (or a job) keeps a queue or a key from starting jobs until a time. Copies
--- core/holds.py.
+-- core/rules/limits.py.
 -- KEY.keys_skipped has the keys that claims skip: those that are held, and those over their rate.
 local TICKED = 100 -- holds of keys that one tick looks at, at each end of the list
 

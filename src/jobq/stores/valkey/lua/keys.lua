@@ -1,6 +1,6 @@
 -- keys: the name of every key. When the library is built, each KEY.<name> in a Lua file is replaced
 -- by the text given here, so a name costs the server nothing. Python reads the same file
--- (lua_names.py).
+-- (keys.py).
 --
 -- A key is the prefix of its queue (or of one partition of it) followed by one of these names.
 -- Names that end in ":" are followed by an id, a key or another name: <prefix>j:<id>. The prefix

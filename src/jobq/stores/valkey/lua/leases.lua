@@ -46,7 +46,7 @@ local function set_extras(prefix, id, run, fields)
 end
 
 -- Whether a checkpoint of a lease is stored already, or was held up until a newer one was. `number`
--- is 0 if its worker does not count. Copies core/outcomes.py: is_late.
+-- is 0 if its worker does not count. Copies core/rules/outcomes.py: is_late.
 function J.is_late(prefix, id, attempt, number)
   if number <= 0 then return false end
   local newest = call("HGET", prefix .. KEY.extras .. id, EXTRA.saved_place) or "0.0"

@@ -44,7 +44,7 @@ function J.event_meta_names(cx)
 end
 
 -- The meta that the events of a job with these packed options carry, as MessagePack; nil for none.
--- Copies core/meta.py: event_meta.
+-- Copies core/values/meta.py: event_meta.
 function J.event_meta(names, raw)
   local ok, opts = pcall(munpack, raw)
   local meta = ok and type(opts) == "table" and opts.meta
@@ -55,7 +55,7 @@ function J.event_meta(names, raw)
 end
 
 -- The head of an event with these fields behind the first 17, and these fields: actor, meta and
--- what later versions added, packed or nil. Copies core/event_log.py: with_later.
+-- what later versions added, packed or nil. Copies core/records/event_log.py: with_later.
 local function with_later(...)
   local n = select("#", ...)
   while n > 0 and not select(n, ...) do n = n - 1 end
@@ -83,7 +83,7 @@ function J.event(cx, job, kind, previous, reason, err, fingerprint, worker)
   end
 end
 
--- How many jobs an operation removed, as the event says it. Copies core/event_log.py: jobs_reason.
+-- How many jobs an operation removed, as the event says it. Copies core/records/event_log.py: jobs_reason.
 -- `state` is nil, or the name of a state and a space.
 function J.jobs_reason(n, state)
   return J.whole(n) .. " " .. (state or "") .. (n == 1 and "job" or "jobs")
@@ -110,7 +110,7 @@ function J.log_operation(cx, home, kind, reason, actor)
 end
 
 -- Log jobs that were accepted and are waiting. They get an entry of their own, which is shorter
--- than one event each (see core/event_log.py).
+-- than one event each (see core/records/event_log.py).
 function J.log_accepted(cx, nk, ids)
   local n, id = #ids, J.str_head(#ids[1])
   local data = PACK.none .. pstr("accepted") .. nk .. parray(n) .. id .. concat(ids, id)

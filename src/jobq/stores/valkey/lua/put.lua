@@ -43,7 +43,7 @@ function J.fix_mode(cx, body)
   cx.begun = 1
 end
 
--- A producer's body with the default ttl of its queue. Copies core/queues.py: with_defaults.
+-- A producer's body with the default ttl of its queue. Copies core/records/queues.py: with_defaults.
 function J.with_defaults(cx, body)
   local ttl = J.meta(cx).ttl
   if not ttl then return body end
@@ -179,7 +179,7 @@ local function put_together(cx, args, first, last)
 end
 
 -- RETURNS the job under an id if it makes a new one a duplicate; or nil, and the life of the new
---   job: 0 if there is no record of the id. Copies core/retention.py: next_life
+--   job: 0 if there is no record of the id. Copies core/rules/ended.py: next_life
 function J.in_the_way(cx, id)
   local old = J.load(cx, id)
   if not old then return nil, 0 end

@@ -140,7 +140,7 @@ function J.read(id, rec, run)
   return ok and job or broken_job(id, rec, run)
 end
 
--- Fail a job whose record cannot be read. Copies core/verdicts.py: unreadable.
+-- Fail a job whose record cannot be read. Copies core/rules/outcomes.py: unreadable.
 function J.fail_broken(cx, job)
   job.created, job.due, job.run_due = cx.now, cx.now, cx.now
   J.renew(job)
@@ -257,7 +257,7 @@ function J.grace(cx, state)
 end
 
 -- How long this record is kept if the queue's retention does not apply to it, in ms; else nil.
--- Copies core/retention.py: kept_ms.
+-- Copies core/rules/ended.py: kept_ms.
 function J.own_ttl(cx, job)
   local opts = J.options(job)
   if opts.result_ttl and job.state ~= STATE.cancelled then return opts.result_ttl end

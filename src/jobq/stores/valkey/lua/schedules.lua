@@ -175,7 +175,7 @@ function J.MAIL.put(cx, m)
   end
 end
 
--- The job of an after-complete schedule has ended: set the next time. Copies core/cron.py:
+-- The job of an after-complete schedule has ended: set the next time. Copies core/rules/cron.py:
 -- after_end.
 function J.MAIL.rearm(cx, m)
   local state = state_of(cx.prefix, m.schedule)

@@ -37,8 +37,8 @@ local BESIDES = {
 }
 
 -- Apply an outcome other than completion. What each does to a job is core's table
--- (core/outcomes.py: EFFECTS). A job that was asked to stop is cancelled instead, as in
--- core/outcomes.py: effect.
+-- (core/rules/outcomes.py: EFFECTS). A job that was asked to stop is cancelled instead, as in
+-- core/rules/outcomes.py: effect.
 -- RETURNS false if the outcome is stale
 local function settle_one(cx, o, data, edges)
   local job = J.load(cx, o.id)

@@ -1,4 +1,4 @@
--- stalls: how often a job may stall, and when it is on its last chance. Copies core/stalls.py. Runs
+-- stalls: how often a job may stall, and when it is on its last chance. Copies core/rules/outcomes.py. Runs
 -- only for jobs that have stalled.
 -- SETTING.max_stalls is what workers declared for their tasks, as JSON by task name. A task at the
 -- default has no entry.
@@ -13,7 +13,7 @@ local function declared(cx)
   return cx.max_stalls
 end
 
--- Copies core/stalls.py: max_stalls.
+-- Copies core/rules/outcomes.py: max_stalls.
 function J.max_stalls(cx, job)
   local own = J.options(job).max_stalls
   if own then return own end
@@ -21,14 +21,14 @@ function J.max_stalls(cx, job)
   return declared(cx)[name] or DEFAULT
 end
 
--- Copies core/stalls.py: is_last_chance.
+-- Copies core/rules/outcomes.py: is_last_chance.
 function J.is_last_chance(cx, job)
   if job.stalls < 1 then return false end
   local allowed = J.max_stalls(cx, job)
   return allowed >= 1 and job.stalls >= allowed
 end
 
--- Copies core/stalls.py: merged. `text` is what a worker declares, as JSON.
+-- Copies core/rules/outcomes.py: merged. `text` is what a worker declares, as JSON.
 function J.declare_stalls(cx, text)
   local all = declared(cx)
   for name, n in pairs(cjson.decode(text)) do

@@ -1,4 +1,4 @@
--- unique: unique locks. Which effect a held lock has on a new job is core's table (core/locks.py:
+-- unique: unique locks. Which effect a held lock has on a new job is core's table (core/rules/locks.py:
 -- ON_HELD_LOCK). `standing`, `releases` and `passes_on` are copied from there;
 -- tests/rules/test_locks.py compares both. The follow-up of a running keep_last job holds the lock
 -- "<lock>\nnext".
@@ -43,7 +43,7 @@ function J.locked_out(cx, job)
   return id and id ~= job.id
 end
 
--- Copies core/locks.py: standing. `job` is the holder of a lock, or nil if its record is gone.
+-- Copies core/rules/locks.py: standing. `job` is the holder of a lock, or nil if its record is gone.
 local function standing(cx, job)
   if not job then return "gone" end
   if job.finished then return "ended" end
@@ -79,7 +79,7 @@ function J.resolve_lock(cx, opts, body)
 end
 
 -- Give a job that has never started the payload and options of a new one, except those it keeps
--- (KEPT in core/options.py). With debounce its wait begins again. Callers that wait for the job's
+-- (KEPT in core/records/options.py). With debounce its wait begins again. Callers that wait for the job's
 -- end are still notified.
 function J.replace(cx, job, opts, body)
   local flags, nn, no, at = J.head(body, 1)
@@ -111,7 +111,7 @@ function J.replace(cx, job, opts, body)
 end
 
 -- Unblock the follow-up of a lock, if there is one and the job that it follows has ended.
--- Copies core/locks.py: passes_on.
+-- Copies core/rules/locks.py: passes_on.
 local function pass_on(cx, lock)
   local next_id = holder(cx, lock .. "\nnext")
   local follower = next_id and J.load(cx, next_id)
@@ -126,7 +126,7 @@ local function pass_on(cx, lock)
 end
 
 -- Release the lock of a job that has ended, unless the lock holds for a time.
--- Copies core/locks.py: releases.
+-- Copies core/rules/locks.py: releases.
 function J.unlock(cx, job, opts)
   drop(cx, opts.lock .. "\nnext", job.id)
   if opts.lock_mode ~= "throttle" or job.state == STATE.cancelled then

@@ -1,4 +1,4 @@
--- unknown: jobs that the worker that claimed them cannot run. Copies core/unknown.py.
+-- unknown: jobs that the worker that claimed them cannot run. Copies core/rules/unknown.py.
 -- EXTRA.put_off is "times\tsince\tdue", as PutOff in core, and EXTRA.deferred is Deferred. Without
 -- the first the job was never put off in this life; without the second its arguments are new since.
 
@@ -16,10 +16,10 @@ local function keep(cx, job, times, since, due)
   J.extra(cx, job, EXTRA.put_off, text)
 end
 
--- Copies core/unknown.py: starts.
+-- Copies core/rules/unknown.py: starts.
 function J.starts(cx, job) return job.attempt == 0 and 0 or job.attempt - put_off(cx, job) end
 
--- When a waiting job expires; nil for never. Copies core/outcomes.py: ttl_end.
+-- When a waiting job expires; nil for never. Copies core/rules/outcomes.py: ttl_end.
 function J.ttl_end(cx, job)
   local ttl = J.options(job).ttl
   if not ttl then return nil end
@@ -42,7 +42,7 @@ function J.new_arguments(cx, job)
   end
 end
 
--- Copies core/unknown.py: PutOff.again, deferred and waits.
+-- Copies core/rules/unknown.py: PutOff.again, deferred and waits.
 function J.defer(cx, job, o, text)
   local delay, reason, times, since, due = o.delay, o.reason or "unknown", put_off(cx, job)
   if times == 0 then due = job.due end

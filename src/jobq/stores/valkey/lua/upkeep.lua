@@ -21,7 +21,7 @@ function J.promote(cx, limit)
 end
 
 -- Where a job goes in its waiting list when nothing holds it back any more.
--- Copies core/outcomes.py: queue_end_when_due.
+-- Copies core/rules/outcomes.py: queue_end_when_due.
 function J.queue_end_when_due(cx, job)
   if job.started > 0 then
     return J.meta(cx).mode == "keyed" and "front" or "back"
@@ -49,7 +49,7 @@ function J.repair(cx, limit)
   return #ids
 end
 
--- Apply an expired lease to its job. Copies core/outcomes.py: stall.
+-- Apply an expired lease to its job. Copies core/rules/outcomes.py: stall.
 function J.stalled(cx, job)
   job.stalls = job.stalls + 1
   job.token = "" -- an outcome with the old token is stale

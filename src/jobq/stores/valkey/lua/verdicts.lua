@@ -1,4 +1,4 @@
--- verdicts: failures that the store gives a job by itself. Copies core/verdicts.py (stalled,
+-- verdicts: failures that the store gives a job by itself. Copies core/rules/outcomes.py (stalled,
 -- expired, fails_parent, failure_for_parent, parent_failure). The messages are core's (J.WORDS).
 -- tests/rules compares both. A failure here is a table {reason =, type =, message =, fingerprint =,
 -- traceback =}. A worker sends a failure packed, as `blob`.
@@ -35,7 +35,7 @@ local function fill(template, ...)
   end))
 end
 
--- Copies core/failures.py: bounded.
+-- Copies core/records/failures.py: bounded.
 local function bounded(text)
   local most = J.DEFAULT.message_length
   if J.cut(text, most) == text then return text end

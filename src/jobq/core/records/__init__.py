@@ -1,0 +1,1 @@
+"""What crosses the Store contract: jobs, queues, workers, events, commands and criteria. Pure."""
