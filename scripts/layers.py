@@ -12,6 +12,8 @@
 - Nothing imports the telemetry modules (cli and server may import prometheus, server also otel).
 - No module imports itself through others: modules can be read, tested and imported one by one.
 - Packages do not need each other in a circle, not even for types.
+- A folder has at most 28 entries and lies at most three levels below jobq, so that `ls` shows what
+  there is.
 
 Only the last rule counts imports under `if TYPE_CHECKING`: modules of one package may name each
 other's types. Those of `jobq` itself always count, because its names are imported when they are
@@ -30,10 +32,9 @@ from typing import NamedTuple
 PACKAGE = "jobq"
 
 STORES = frozenset({"stores.sqlite", "stores.valkey", "stores.postgres", "stores.remote"})
+CORE = frozenset({"core", "core.policies", "core.records", "core.rules", "core.values", "errors"})
 TELEMETRY = frozenset({"otel", "prometheus", "sentry"})
-BELOW_API = frozenset(
-    {"engine", "executors", "operations", "client", "stores", "stores.base", "core", "errors"}
-)
+BELOW_API = CORE | {"engine", "executors", "operations", "client", "stores", "stores.base"}
 PUBLIC = BELOW_API | {"api", "public"}
 GRPC = frozenset({"rpc", "server", "stores.remote", "testing.fake_worker"})
 
@@ -42,44 +43,49 @@ GRPC = frozenset({"rpc", "server", "stores.remote", "testing.fake_worker"})
 # `jobq.testing`) is "public".
 MAY_IMPORT: dict[str, frozenset[str]] = {
     "errors": frozenset(),
-    "core": frozenset({"errors"}),
-    "stores.base": frozenset({"core", "errors"}),
-    "stores": frozenset({"stores.base", "core", "errors"}),
-    **{store: frozenset({"stores.base", "core", "errors"}) for store in STORES},
+    # Inside of core: users' values, what crosses the contract, what users write, what is decided.
+    "core.values": frozenset({"errors"}),
+    "core.records": frozenset({"core.values", "errors"}),
+    "core": frozenset({"core.records", "core.values", "errors"}),
+    "core.policies": frozenset({"core", "core.records", "core.values", "errors"}),
+    "core.rules": CORE,
+    "stores.base": CORE,
+    "stores": CORE | {"stores.base"},
+    **{store: CORE | {"stores.base"} for store in STORES},
     # The logic that the stores on SQL databases share. It knows none of them.
-    "stores.relational": frozenset({"stores.base", "core", "errors"}),
-    "stores.sqlite": frozenset({"stores.relational", "stores.base", "core", "errors"}),
-    "stores.postgres": frozenset({"stores.relational", "stores.base", "core", "errors"}),
-    "stores.remote": frozenset({"rpc", "stores.base", "core", "errors"}),
-    "rpc": frozenset({"stores.base", "core", "errors"}),
+    "stores.relational": CORE | {"stores.base"},
+    "stores.sqlite": CORE | {"stores.relational", "stores.base"},
+    "stores.postgres": CORE | {"stores.relational", "stores.base"},
+    "stores.remote": CORE | {"rpc", "stores.base"},
+    "rpc": CORE | {"stores.base"},
     # `client` is how calls reach a store; `executors` is where handlers run, and what they see of
     # their job.
-    "client": frozenset({"stores", "stores.base", "core", "errors"}),
+    "client": CORE | {"stores", "stores.base"},
     # `operations` is what operators do, once for api, cli, server, web and django.
-    "operations": frozenset({"client", "stores.base", "core", "errors"}),
-    "executors": frozenset({"stores.base", "core", "errors"}),
-    "engine": frozenset({"executors", "stores", "stores.base", "core", "errors"}),
+    "operations": CORE | {"client", "stores.base"},
+    "executors": CORE | {"stores.base"},
+    "engine": CORE | {"executors", "stores", "stores.base"},
     "api": BELOW_API,
     "public": BELOW_API | {"api", "testing.fake_worker"},
     # Integrations that users import by name. Their command lines are those of jobq.
-    "django": frozenset({"public", "api", "operations", "client", "core", "errors"}),
+    "django": CORE | {"public", "api", "operations", "client"},
     "django.management": PUBLIC | {"django", "cli"},
     # Telemetry is middleware. Engine, stores and api know none of it, and `import jobq` needs none.
     **{telemetry: BELOW_API | {"api"} for telemetry in TELEMETRY},
     # A codec with a driver of its own.
-    "encryption": frozenset({"core", "errors"}),
+    "encryption": CORE,
     # `console` is what the command lines share: logging, and errors that show no password.
-    "console": frozenset({"core", "errors"}),
+    "console": CORE,
     # `operations.capacity` is a model: it opens no store.
-    "operations.capacity": frozenset({"core", "errors"}),
+    "operations.capacity": CORE,
     # `supervisor` starts worker processes again by their command line: it knows no worker.
-    "supervisor": frozenset({"core", "errors"}),
+    "supervisor": CORE,
     "relay": PUBLIC | {"console"},
-    "pipeline": frozenset({"public", "api", "client", "core", "errors", "console"}),
+    "pipeline": CORE | {"public", "api", "client", "console"},
     # A worker for tests of a server, in a few calls of WorkerService.
     "testing.fake_worker": PUBLIC | {"rpc"},
     # Who may do what: the rules that server and web share.
-    "access": frozenset({"client", "stores.base", "core", "errors"}),
+    "access": CORE | {"client", "stores.base"},
     "web": PUBLIC | {"access", "console"},
     # It uses the connection of stores.valkey for hints between servers.
     "server": PUBLIC | {"access", "rpc", "relay", "console", "prometheus", "otel", "stores.valkey"},
@@ -163,6 +169,8 @@ IMPURE = frozenset(
         "time",
     }
 )
+MAX_ENTRIES = 28
+MAX_DEPTH = 3
 CLOCK_READS = frozenset({"now", "utcnow", "today"})
 
 
@@ -217,13 +225,13 @@ def broken(module: str, source: str, names: frozenset[str]) -> Iterator[tuple[in
         top = found.module.split(".")[0]
         if top == PACKAGE:
             problem = _wrong_way(unit, found.module)
-        elif unit == "core" and top in IMPURE:
+        elif unit.split(".")[0] == "core" and top in IMPURE:
             problem = f"core is pure and may not import {top}: take what it needs as an argument"
         else:
             problem = _foreign_driver(unit, top)
         if problem:
             yield found.line, problem
-    if unit == "core":
+    if unit.split(".")[0] == "core":
         yield from _clock_reads(tree)
 
 
@@ -310,7 +318,18 @@ def check(src: Path) -> list[str]:
         for group in cycles(_graph(files, for_types=True))
         if group not in at_run_time and len({files[module].parent for module in group}) > 1
     ]
-    return problems
+    return problems + list(_crowded(src / PACKAGE))
+
+
+def _crowded(root: Path) -> Iterator[str]:
+    """Folders with too many modules and folders, or too deep. Lists of SQL, Lua or HTML may be
+    long."""
+    for folder in sorted({path.parent for path in root.rglob("*.py")}):
+        entries = {path.name for path in folder.iterdir() if path.suffix == ".py" or path.is_dir()}
+        if len(entries - {"__init__.py", "__pycache__"}) > MAX_ENTRIES:
+            yield f"{folder}: more than {MAX_ENTRIES} entries: group them by meaning"
+        if len(folder.relative_to(root).parts) > MAX_DEPTH:
+            yield f"{folder}: more than {MAX_DEPTH} levels below {PACKAGE}"
 
 
 def _graph(files: Mapping[str, Path], *, for_types: bool) -> dict[str, set[str]]:

@@ -1,4 +1,4 @@
-"""Write what follows from the table of options (core/records/options.py) where a loop would not do.
+"""Write what follows from the table of options (core/rules/options.py) where a loop would not do.
 
 python scripts/options.py           write the lines between the marks of each file
 python scripts/options.py --check   exit 1 if a file is not up to date
@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from jobq.core.records.jobs import JobSpec, Lease
-from jobq.core.records.options import APPLIED, BY_NAME, FIELDS, OPTIONS, TASK_OPTIONS, Option
+from jobq.core.rules.options import APPLIED, BY_NAME, FIELDS, OPTIONS, TASK_OPTIONS, Option
 from jobq.stores.relational.packed import STORE_FIELDS_AT, StoreFields
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -235,7 +235,7 @@ def main(arguments: list[str]) -> int:
                 path.write_text(new, encoding="utf-8")
     if "--check" in arguments and stale:
         print(
-            f"{', '.join(stale)}: not as core/records/options.py says: run scripts/options.py",
+            f"{', '.join(stale)}: not as core/rules/options.py says: run scripts/options.py",
             file=sys.stderr,
         )
         return 1

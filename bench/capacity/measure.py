@@ -13,7 +13,7 @@ from bench.capacity import places
 from bench.capacity.meters import Sample, cpu_us, resident
 from bench.capacity.places import Target, connections
 from bench.capacity.program import Process, Settings, started
-from jobq.core.rules.defaults import LOG_EVENTS
+from jobq.core.records.defaults import LOG_EVENTS
 from jobq.operations.capacity.constants import (
     PartitionCosts,
     ProcessCosts,

@@ -27,10 +27,10 @@ from bench.places import Place
 from jobq import Queue
 from jobq.api.queue import DEFAULT_MAX_PAYLOAD
 from jobq.client.connection import CHUNK
+from jobq.core.records.defaults import LOG_CAP
 from jobq.core.records.jobs import Complete, Edge, Filter, JobKey, JobSpec, QueueName
 from jobq.core.records.queues import QueueConfig
 from jobq.core.records.states import State
-from jobq.core.rules.defaults import LOG_CAP
 from jobq.errors import PayloadTooLarge
 from jobq.stores.base import Store
 

@@ -15,6 +15,7 @@ from bench.growth.compared import Dimension, Say, claim, opened, settled_down, s
 from bench.growth.figures import Figure, Measure, plateau
 from bench.growth.program import rss_kb
 from bench.places import Place, SqliteFile
+from jobq.core.records.defaults import DAY_MS, HOUR_MS, MINUTE_MS
 from jobq.core.records.jobs import (
     AnyOutcome,
     Complete,
@@ -33,7 +34,6 @@ from jobq.core.records.jobs import (
 )
 from jobq.core.records.queues import QueueConfig, RetentionData, ScheduleSpec
 from jobq.core.records.workers import WorkerRecord
-from jobq.core.rules.defaults import DAY_MS, HOUR_MS, MINUTE_MS
 from jobq.engine.scheduler import fire_due
 from jobq.stores.base import Store
 

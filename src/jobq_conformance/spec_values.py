@@ -16,8 +16,6 @@ import msgspec
 from msgspec.structs import replace
 
 from jobq.core.records.jobs import (
-    MAX_ID_LENGTH,
-    MAX_PRIORITY,
     Edge,
     JobKey,
     JobRecord,
@@ -26,9 +24,16 @@ from jobq.core.records.jobs import (
     RetryData,
     UniqueSpec,
 )
-from jobq.core.records.options import MAX_CODEC, MAX_DELAYS, MAX_ORIGIN, Option
 from jobq.core.rules.new_jobs import MAX_SCHEDULE_ID, check_spec
-from jobq.core.values.checks import MAX_COUNT, MAX_EPOCH_MS, MAX_MS, MAX_NAME_LENGTH
+from jobq.core.rules.options import MAX_CODEC, MAX_DELAYS, MAX_ORIGIN, Option
+from jobq.core.values.checks import (
+    MAX_COUNT,
+    MAX_EPOCH_MS,
+    MAX_ID_LENGTH,
+    MAX_MS,
+    MAX_NAME_LENGTH,
+    MAX_PRIORITY,
+)
 from jobq.core.values.meta import MAX_BYTES
 from jobq.core.values.meta import MAX_NAME as MAX_META_NAME
 from jobq.errors import InvalidJob

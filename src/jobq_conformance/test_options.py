@@ -6,9 +6,9 @@ import pytest
 
 from jobq.core.records.commands import Reprioritise, Rerun
 from jobq.core.records.jobs import NO_OPTIONS, CallOptions, Lease, QueueName, RetryData, UniqueSpec
-from jobq.core.records.options import FIELDS, LETTER, Option
 from jobq.core.records.queues import QueueConfig
 from jobq.core.records.states import State
+from jobq.core.rules.options import FIELDS, LETTER, Option
 from jobq_conformance.kit import HOUR, Desk, complete, fail, read_all, retry
 from jobq_conformance.spec_values import example
 

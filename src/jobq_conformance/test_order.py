@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from jobq.core.records.commands import Cancel, Reprioritise
-from jobq.core.records.jobs import MAX_PRIORITY
 from jobq.core.records.states import State
+from jobq.core.values.checks import MAX_PRIORITY
 from jobq_conformance.kit import LEASE, SECOND, Desk, complete, release, retry
 from jobq_conformance.roles import needs
 

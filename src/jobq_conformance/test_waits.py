@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from jobq.core.records.commands import Cancel, Rerun, SendSignal
+from jobq.core.records.defaults import MAX_SIGNALS
 from jobq.core.records.states import State
-from jobq.core.rules.defaults import MAX_SIGNALS
 from jobq.core.rules.waits import child_note
 from jobq_conformance.kit import (
     DAY,

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from jobq.core.records.commands import Cancel
+from jobq.core.records.defaults import WATCHED_MS
 from jobq.core.records.jobs import Topic
 from jobq.core.records.queues import QueueConfig, RetentionData
-from jobq.core.rules.defaults import WATCHED_MS
 from jobq_conformance.kit import SECOND, Desk, complete, fail
 from jobq_conformance.test_signals import heard
 

@@ -48,7 +48,7 @@ def test_an_option_is_added_by_these_steps(copy: Copy) -> None:
     )
 
 
-ROW = "src/jobq/core/records/options.py"
+ROW = "src/jobq/core/rules/options.py"
 FORGOTTEN = {
     "the name in a Valkey record": (ROW, ' recorded="color",'),
     "the place in SQL stores": (ROW, "packed=21, "),

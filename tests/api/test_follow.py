@@ -26,8 +26,8 @@ from jobq import (
 )
 from jobq.client import deadlines, following, waiting
 from jobq.client.following import new_lines
+from jobq.core.records.defaults import LOG_LINES
 from jobq.core.records.jobs import JobKey
-from jobq.core.rules.defaults import LOG_LINES
 from tests.waiting import PATIENCE_S, until
 
 

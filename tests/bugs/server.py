@@ -10,7 +10,7 @@ SERVER = (
     bug(
         "a retry policy with the factor nan is stored through a server",
         "changelog: A client of jq-server with the scope produce",
-        "src/jobq/core/records/options.py",
+        "src/jobq/core/rules/options.py",
         'checks.check_number(retry.factor, "retry.factor", low=1),',
         "retry.factor if type(retry.factor) is float and retry.factor != retry.factor else "
         'checks.check_number(retry.factor, "retry.factor", low=1),',

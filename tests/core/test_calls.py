@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jobq.core.records.jobs import Failure
-from jobq.core.values.calls import ArgumentDecoder, CallShape, is_plain
+from jobq.core.rules.calls import ArgumentDecoder, CallShape, is_plain
 from jobq.core.values.codec import JSON, MSGPACK, Codec
 from jobq.errors import ConfigError, InvalidJob, UndecodableArguments, UnfitArguments
 

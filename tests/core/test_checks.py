@@ -13,9 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jobq.core.records.jobs import MAX_PRIORITY
 from jobq.core.values import checks
-from jobq.core.values.checks import MAX_MS, to_epoch_ms, to_ms
+from jobq.core.values.checks import MAX_MS, MAX_PRIORITY, to_epoch_ms, to_ms
 from jobq.errors import ConfigError, InvalidJob, PayloadTooLarge
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
+from jobq.core.records.defaults import HOUR_MS
 from jobq.core.rules.clock import FULL_SPEED_MS, Anchor, Reading, steady
-from jobq.core.rules.defaults import HOUR_MS
 
 NOW = 1_700_000_000_000
 

@@ -10,7 +10,6 @@ import pytest
 from msgspec.structs import fields, replace
 
 from jobq.core.records.jobs import (
-    MAX_ID_LENGTH,
     Edge,
     JobKey,
     JobSpec,
@@ -26,6 +25,7 @@ from jobq.core.rules.new_jobs import (
     has_no_options,
 )
 from jobq.core.rules.waits import Children, child_note
+from jobq.core.values.checks import MAX_ID_LENGTH
 from jobq.errors import InvalidJob
 from jobq_conformance.spec_values import (
     Case,

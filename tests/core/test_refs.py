@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from jobq.core.records.jobs import Failure, Input, JobKey, QueueName
+from jobq.core.rules.calls import ArgumentDecoder
 from jobq.core.rules.flows import Ref, extract_refs, fill
-from jobq.core.values.calls import ArgumentDecoder
 from jobq.core.values.codec import JSON, MSGPACK, Codec
 from jobq.errors import InvalidJob
 

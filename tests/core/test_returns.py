@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from jobq.core.values.calls import returns_of
+from jobq.core.rules.calls import returns_of
 
 
 @dataclass

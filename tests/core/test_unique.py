@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jobq.core.policies import Unique
+from jobq.core.rules.calls import CallShape
 from jobq.core.rules.locks import debounce_ms, unique_lock, unique_spec
-from jobq.core.values.calls import CallShape
 from jobq.core.values.codec import JSON, MSGPACK, Codec
 from jobq.errors import InvalidJob
 

@@ -9,7 +9,6 @@ import pytest
 
 from jobq.core.control import WaitForChildren, WaitForSignal
 from jobq.core.records.jobs import (
-    MAX_ID_LENGTH,
     Edge,
     Failure,
     Input,
@@ -18,6 +17,7 @@ from jobq.core.records.jobs import (
     QueueName,
 )
 from jobq.core.rules.waits import Children, Inbox, child_id, child_note
+from jobq.core.values.checks import MAX_ID_LENGTH
 from jobq.errors import InvalidJob, WaitTimeout
 
 HERE, ELSEWHERE = QueueName("t", "here"), QueueName("t", "elsewhere")

@@ -8,7 +8,7 @@ from typing import Any
 
 from jobq import Queue, Retry, Unique
 from jobq.api.task import Task
-from jobq.core.records.options import BY_NAME, FIELDS
+from jobq.core.rules.options import BY_NAME, FIELDS
 from jobq.core.values.checks import MAX_EPOCH_MS
 from jobq_conformance.spec_values import Case
 

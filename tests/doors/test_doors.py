@@ -38,8 +38,8 @@ from jobq.core.records.jobs import (
     RetryData,
     UniqueSpec,
 )
-from jobq.core.records.options import BY_NAME, FIELDS, LETTER
 from jobq.core.records.queues import Fire, QueueConfig
+from jobq.core.rules.options import BY_NAME, FIELDS, LETTER
 from jobq.errors import InvalidJob, JobqError
 from jobq.executors.pool.messages import AddRequest
 from jobq.executors.pool.requests import serve

@@ -18,10 +18,10 @@ from uuid import uuid4
 import pytest
 
 from jobq import JobFailed, State, Worker
+from jobq.core.records.defaults import LOG_LINE
 from jobq.core.records.failures import MAX_MESSAGE, MAX_TRACEBACK, MAX_TYPE
 from jobq.core.records.jobs import (
     MAX_AFTER,
-    MAX_ID_LENGTH,
     Block,
     Complete,
     Edge,
@@ -34,8 +34,7 @@ from jobq.core.records.jobs import (
     RetryLater,
     SnoozeFor,
 )
-from jobq.core.rules.defaults import LOG_LINE
-from jobq.core.values.checks import MAX_STEPS_BYTES
+from jobq.core.values.checks import MAX_ID_LENGTH, MAX_STEPS_BYTES
 from jobq.executors.pool.child import Child
 from jobq.executors.pool.messages import (
     LEGAL,

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from jobq import Bucket, Cron, Every, JobqError, Queue, Rate, Retention, Retry, Unique, Worker
-from jobq.core.records.options import BY_NAME
+from jobq.core.rules.options import BY_NAME
 from jobq.stores import open_store
 from jobq_conformance.examples import number
 from jobq_conformance.spec_values import example

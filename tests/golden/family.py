@@ -8,9 +8,9 @@ from typing import Any
 from jobq.core.records.commands import Cancel, SendSignal
 from jobq.core.records.events import EventPage, EventRecord
 from jobq.core.records.jobs import Edge, JobKey, JobSpec, QueueName, RetryData, UniqueSpec
-from jobq.core.records.options import FIELDS
 from jobq.core.records.queues import JobDefaults, QueueConfig, RetentionData, ScheduleSpec
 from jobq.core.records.states import Kind, QueueKind, State
+from jobq.core.rules.options import FIELDS
 from jobq.stores.base import Store
 from jobq_conformance.kit import (
     BEGINNING,

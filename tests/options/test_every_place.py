@@ -1,4 +1,4 @@
-"""Every option is in every place that its row in core/records/options.py names.
+"""Every option is in every place that its row in core/rules/options.py names.
 
 A forgotten place fails by the name of the option. What stores do with options is tested in
 jobq_conformance/test_options.py, wrong values at every door in tests/doors, and the copy to another
@@ -22,8 +22,8 @@ from jobq import AppliedOptions, ConfigError, InvalidJob, Queue, Retry, TaskOpti
 from jobq.access.principal import ANYONE
 from jobq.cli.ctl import main
 from jobq.core.records.jobs import JobKey, JobRecord, JobSpec, QueueName
-from jobq.core.records.options import APPLIED, BY_NAME, FIELDS, TASK_OPTIONS, Option
 from jobq.core.records.queues import ScheduleRecord, ScheduleSpec
+from jobq.core.rules.options import APPLIED, BY_NAME, FIELDS, TASK_OPTIONS, Option
 from jobq.rpc import convert, convert_queues
 from jobq.rpc.v1 import common_pb2
 from jobq.stores import open_store

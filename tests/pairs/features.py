@@ -6,10 +6,15 @@ from collections.abc import Mapping
 from typing import Any
 
 from jobq.core.records.commands import Cancel, Rerun, Revive, Update
-from jobq.core.records.jobs import MAX_PRIORITY, Edge, JobKey, Lease
+from jobq.core.records.jobs import (
+    Edge,
+    JobKey,
+    Lease,
+)
 from jobq.core.records.queues import RetentionData, Tokens, Window
 from jobq.core.records.states import Kind as Happened
 from jobq.core.records.states import State
+from jobq.core.values.checks import MAX_PRIORITY
 from jobq_conformance.kit import SECOND, complete, fail, ref
 from tests.pairs.claims import first_start
 from tests.pairs.feature import Feature, Kind

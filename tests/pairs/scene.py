@@ -9,7 +9,6 @@ from jobq.core.policies import Retry
 from jobq.core.records.commands import Altered, AnyCommand
 from jobq.core.records.events import EventRecord
 from jobq.core.records.jobs import (
-    MAX_PRIORITY,
     AnyOutcome,
     JobKey,
     JobRecord,
@@ -20,6 +19,7 @@ from jobq.core.records.jobs import (
 from jobq.core.records.queues import Fire, Limits, QueueConfig, RetentionData, ScheduleSpec
 from jobq.core.records.states import State
 from jobq.core.rules.decide import End, decide
+from jobq.core.values.checks import MAX_PRIORITY
 from jobq.errors import ConfigError
 from jobq.operations.schedules import template
 from jobq.stores.base import Store

@@ -20,7 +20,8 @@ def problems(tmp_path: Path, files: dict[str, str]) -> list[str]:
 @pytest.mark.parametrize(
     ("module", "unit"),
     [
-        ("jobq.core.values.codec", "core"),
+        ("jobq.core.values.codec", "core.values"),
+        ("jobq.core.control", "core"),
         ("jobq.stores", "stores"),
         ("jobq.stores.base", "stores.base"),
         ("jobq.stores.valkey.keys", "stores.valkey"),
@@ -225,4 +226,20 @@ def test_two_cycles_are_two_problems(tmp_path: Path) -> None:
     assert [problem.split(": ")[-1] for problem in problems(tmp_path, files)] == [
         "jobq.api.a, jobq.api.b",
         "jobq.core.c, jobq.core.d",
+    ]
+
+
+def test_a_record_may_not_know_a_rule(tmp_path: Path) -> None:
+    files = {"core/records/jobs.py": "from jobq.core.rules import locks", "core/rules/locks.py": ""}
+    (problem,) = problems(tmp_path, files)
+    assert problem.startswith("core/records/jobs.py:1: core.records may not import")
+
+
+def test_a_folder_is_neither_crowded_nor_deep(tmp_path: Path) -> None:
+    files = {f"api/m{n}.py": "" for n in range(28)}
+    assert problems(tmp_path, {**files, "api/__init__.py": "", "api/a/b/c.py": ""}) == [
+        "api: more than 28 entries: group them by meaning"
+    ]
+    assert problems(tmp_path, {"web/a/b/c/d.py": ""})[1:] == [
+        "web/a/b/c: more than 3 levels below jobq"
     ]

@@ -32,6 +32,7 @@ from jobq.core.records.commands import (
     SendSignal,
     Update,
 )
+from jobq.core.records.defaults import LOG_LINES
 from jobq.core.records.failures import MAX_ERRORS, MAX_MESSAGE, MAX_TRACEBACK
 from jobq.core.records.jobs import (
     AnyOutcome,
@@ -67,7 +68,6 @@ from jobq.core.records.queues import (
 )
 from jobq.core.records.states import State
 from jobq.core.records.workers import WorkerRecord
-from jobq.core.rules.defaults import LOG_LINES
 from jobq.engine.scheduler import fire_due
 from jobq.errors import JobqError
 from jobq.stores.base import Store

@@ -9,10 +9,10 @@ import pytest
 
 from jobq.core.records.commands import Reschedule
 from jobq.core.records.jobs import Note, UniqueSpec
-from jobq.core.records.options import FIELDS
 from jobq.core.records.queues import Limits
 from jobq.core.records.states import State
 from jobq.core.rules import copies
+from jobq.core.rules.options import FIELDS
 from jobq.errors import ConfigError
 from jobq_conformance.kit import (
     DAY,

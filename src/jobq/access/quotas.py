@@ -31,6 +31,7 @@ from itertools import pairwise
 import msgspec
 
 from jobq.core.records.commands import AnyCommand, Rerun, Revive
+from jobq.core.records.defaults import FLOW_MS
 from jobq.core.records.jobs import (
     Claim,
     JobKey,
@@ -43,7 +44,6 @@ from jobq.core.records.jobs import (
 from jobq.core.records.queues import Fire, ScheduleSpec
 from jobq.core.records.states import State
 from jobq.core.rules.cron import first_time, next_after
-from jobq.core.rules.defaults import FLOW_MS
 from jobq.core.rules.limits import COUNTED_STATES
 from jobq.core.rules.locks import on_held_lock, standing
 from jobq.errors import InvalidJob, PayloadTooLarge, QuotaExceeded

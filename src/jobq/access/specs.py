@@ -6,10 +6,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from jobq.core.records import refusals
 from jobq.core.records.jobs import AnyOutcome, JobSpec, Mode, QueueName
 from jobq.core.records.queues import QueueRecord
 from jobq.core.records.workers import MAX_CONCURRENCY, WorkerRecord
-from jobq.core.rules import outcomes, refusals
+from jobq.core.rules import outcomes
 from jobq.core.rules.limits import highest_cost
 from jobq.core.rules.new_jobs import check_queue
 from jobq.core.values.checks import (

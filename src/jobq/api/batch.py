@@ -21,8 +21,8 @@ from jobq.api.options import TaskOptions
 from jobq.api.task import Task, publish
 from jobq.api.task_handler import TaskHandler
 from jobq.core.records.jobs import Lease
+from jobq.core.rules.calls import ArgumentDecoder, CallShape, decoded, is_plain, wrong_kinds
 from jobq.core.values import checks
-from jobq.core.values.calls import ArgumentDecoder, CallShape, decoded, is_plain, wrong_kinds
 from jobq.core.values.checks import Seconds, shown
 from jobq.core.values.codec import Codec
 from jobq.engine.handler import BatchSize

@@ -14,7 +14,7 @@ from jobq.api.options import TaskOptions
 from jobq.api.task import Task, publish
 from jobq.api.task_handler import TaskHandler
 from jobq.core.records.jobs import Lease
-from jobq.core.values.calls import ArgumentDecoder
+from jobq.core.rules.calls import ArgumentDecoder
 from jobq.core.values.checks import check_task_name, shown
 from jobq.core.values.codec import Codec
 from jobq.errors import ConfigError, InvalidJob, UnfitArguments

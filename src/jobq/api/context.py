@@ -21,8 +21,8 @@ from jobq.client.tenants import granted_tenant
 from jobq.client.transaction import Surrounding
 from jobq.core.records.jobs import JobRecord, QueueName
 from jobq.core.records.queues import QueueConfig, ScheduleSpec
+from jobq.core.rules.calls import ArgumentDecoder, CallShape, is_plain
 from jobq.core.values import checks
-from jobq.core.values.calls import ArgumentDecoder, CallShape, is_plain
 from jobq.core.values.codec import Codec, get_codec
 from jobq.engine.handler import GATHER, untagged
 from jobq.engine.service import wall_clock

@@ -18,14 +18,14 @@ from jobq.api.task import Task
 from jobq.api.task_handler import runs_async
 from jobq.client import portal
 from jobq.core.control import Reject
+from jobq.core.records.defaults import LOG_LINE
 from jobq.core.records.jobs import JobKey, JobSpec, PutResult, Steps
 from jobq.core.records.states import State
 from jobq.core.rules import waits
-from jobq.core.rules.defaults import LOG_LINE
+from jobq.core.rules.calls import returns_of
 from jobq.core.rules.limits import queue_full
 from jobq.core.rules.new_jobs import check_spec
 from jobq.core.rules.waits import StepRecord, child_id, child_note
-from jobq.core.values.calls import returns_of
 from jobq.core.values.checks import Seconds, shown, to_ms
 from jobq.core.values.codec import get_codec
 from jobq.core.values.meta import inherited

@@ -13,9 +13,9 @@ from jobq.core.policies.retry import stored_retry
 from jobq.core.records import events, jobs, queues
 from jobq.core.records.events import EventRecord
 from jobq.core.records.jobs import ChildPolicy, Failure, JobRecord, Mode, UniqueMode, UniqueSpec
-from jobq.core.records.options import APPLIED, Option
 from jobq.core.records.states import Kind, QueueKind, State
 from jobq.core.records.workers import WorkerRecord
+from jobq.core.rules.options import APPLIED, Option
 from jobq.core.rules.unknown import sentence
 from jobq.core.rules.waits import readable
 from jobq.core.values.codec import get_codec

@@ -16,10 +16,10 @@ from jobq.api.job import Job, SyncJob
 from jobq.api.task_handler import runs_async
 from jobq.core.policies import Cron, Every, Permissions, Retention, Retry, Unique
 from jobq.core.records.jobs import ChildPolicy, Edge, Input, JobKey
-from jobq.core.records.options import BY_NAME, TASK_OPTIONS
 from jobq.core.records.queues import QueueConfig
+from jobq.core.rules.calls import ArgumentDecoder, CallShape
+from jobq.core.rules.options import BY_NAME, TASK_OPTIONS
 from jobq.core.values import checks
-from jobq.core.values.calls import ArgumentDecoder, CallShape
 from jobq.core.values.checks import Seconds, shown
 from jobq.core.values.codec import Codec
 from jobq.engine.handler import EXECUTORS, ExecutorName

@@ -40,12 +40,12 @@ from jobq.client.portal import run
 from jobq.core.policies import Cron, Every
 from jobq.core.records.jobs import Edge, JobKey, JobSpec, PutResult, QueueName
 from jobq.core.records.queues import ScheduleSpec
+from jobq.core.rules.calls import ArgumentDecoder
 from jobq.core.rules.flows import extract_refs
 from jobq.core.rules.limits import queue_full
 from jobq.core.rules.locks import debounce_ms, unique_spec
 from jobq.core.rules.new_jobs import check_schedule_id
 from jobq.core.values import checks
-from jobq.core.values.calls import ArgumentDecoder
 from jobq.core.values.checks import shown
 from jobq.core.values.codec import Codec
 from jobq.errors import ConfigError, InvalidJob, QueueFull

@@ -8,9 +8,9 @@ from typing import Any
 
 from jobq.core.policies import UNDECLARED, Cron, Every, Permissions, Retry
 from jobq.core.records.jobs import Lease
+from jobq.core.rules.calls import ArgumentDecoder, undecoded
 from jobq.core.rules.outcomes import DEFAULT_MAX_STALLS
 from jobq.core.values import checks
-from jobq.core.values.calls import ArgumentDecoder, undecoded
 from jobq.core.values.checks import shown
 from jobq.core.values.codec import Codec, NotHere, get_codec
 from jobq.engine.handler import EXECUTORS, RESULT, BatchSize, ExecutorName, unstorable

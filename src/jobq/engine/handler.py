@@ -28,9 +28,9 @@ from jobq.core.records.jobs import (
     SnoozeFor,
 )
 from jobq.core.records.queues import QueueConfig, ScheduleSpec
+from jobq.core.rules.calls import undecoded
 from jobq.core.rules.flows import delivered
 from jobq.core.rules.outcomes import DEFAULT_MAX_STALLS
-from jobq.core.values.calls import undecoded
 from jobq.core.values.codec import convert, get_codec
 from jobq.engine.run import Run
 from jobq.errors import InvalidJob, JobFailed, JobqError, UnstorableResult

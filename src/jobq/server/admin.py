@@ -17,12 +17,12 @@ from jobq.access.quotas import TenantRules
 from jobq.client.ids import new_id
 from jobq.core.records.jobs import QueueName
 from jobq.core.records.queues import differences
+from jobq.core.records.refusals import other_settings
 from jobq.core.records.states import ENDED, State
 from jobq.core.records.workers import WorkerRequest
 from jobq.core.rules import cron
 from jobq.core.rules.limits import COUNTED_STATES
 from jobq.core.rules.new_jobs import check_schedule_id
-from jobq.core.rules.refusals import other_settings
 from jobq.core.values import checks
 from jobq.core.version import __version__
 from jobq.errors import ConfigError

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from jobq.core.records.jobs import MAX_PRIORITY
+from jobq.core.values.checks import MAX_PRIORITY
 from jobq.stores.postgres import held
 from jobq.stores.postgres.floors import (
     EVERYTHING,

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from jobq.core.records.defaults import DAY_MS
 from jobq.core.records.jobs import JobSpec, QueueName
-from jobq.core.rules.defaults import DAY_MS
 from jobq.stores import open_store
 from jobq.stores.sqlite import SqliteStore, trimming
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
+from jobq.core.records.defaults import FLOW_MS
 from jobq.core.records.jobs import Edge, JobKey, QueueName
 from jobq.core.records.queues import QueueConfig, RetentionData
 from jobq.core.records.states import State
-from jobq.core.rules.defaults import FLOW_MS
 from jobq.errors import ConfigError, InvalidJob
 from jobq.stores import open_store
 from jobq.stores.valkey import keys

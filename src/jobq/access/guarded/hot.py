@@ -14,9 +14,9 @@ from jobq.access.guarded.rules import MAX_LIMIT, READ, Guard, aligned, bounded
 from jobq.access.quotas import ROOM_MS
 from jobq.access.specs import check_outcome, check_parts, check_span, check_word
 from jobq.client.connection import batches
+from jobq.core.records.defaults import LOG_LINES, LONGEST_LINE
 from jobq.core.records.failures import bounded_failure
 from jobq.core.records.jobs import (
-    MAX_ID_LENGTH,
     AnyOutcome,
     Block,
     Claim,
@@ -38,9 +38,8 @@ from jobq.core.records.jobs import (
     Topic,
     lane_of,
 )
-from jobq.core.rules.defaults import LOG_LINES, LONGEST_LINE
 from jobq.core.rules.new_jobs import Checked, check_specs
-from jobq.core.values.checks import MAX_STEPS, check_id, check_step_size
+from jobq.core.values.checks import MAX_ID_LENGTH, MAX_STEPS, check_id, check_step_size
 from jobq.core.values.printable import one_line
 from jobq.errors import InvalidJob, JobNotFound, JobqError, PayloadTooLarge, StoreUnavailable
 from jobq.stores.base import pipeline_of

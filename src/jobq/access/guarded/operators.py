@@ -23,7 +23,6 @@ from jobq.core.records.commands import (
 )
 from jobq.core.records.failures import MAX_ERRORS, bounded_failure
 from jobq.core.records.jobs import JobRecord, QueueName
-from jobq.core.records.options import MAX_ORIGIN
 from jobq.core.records.queues import (
     Fire,
     Limits,
@@ -34,6 +33,7 @@ from jobq.core.records.queues import (
 )
 from jobq.core.rules.cron import first_time
 from jobq.core.rules.new_jobs import check_command, check_queue, check_schedule
+from jobq.core.rules.options import MAX_ORIGIN
 from jobq.core.rules.waits import CHILD
 from jobq.core.values.checks import (
     MAX_ACTOR_LENGTH,

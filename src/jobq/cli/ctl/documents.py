@@ -16,10 +16,10 @@ from jobq.cli.output import plain
 from jobq.cli.text import iso
 from jobq.core.records.events import FIELDS, EventRecord, values
 from jobq.core.records.jobs import Failure, JobKey, JobRecord
-from jobq.core.records.options import APPLIED, Option
 from jobq.core.records.queues import MinuteRecord, QueueRecord, StatsRecord
 from jobq.core.records.states import State
 from jobq.core.records.workers import WorkerRecord
+from jobq.core.rules.options import APPLIED, Option
 from jobq.core.rules.unknown import sentence
 from jobq.core.rules.waits import StepRecord, readable
 from jobq.core.values.codec import get_codec

@@ -26,10 +26,10 @@ from jobq.cli.ctl.queue_view import (
 )
 from jobq.cli.options import DURATION, Ctl, confirm, fail, noun, on_store, yes_option
 from jobq.cli.output import Column, bar, table
+from jobq.core.records import refusals
 from jobq.core.records.jobs import Mode
 from jobq.core.records.queues import JobDefaults, QueueConfig, QueueRecord, differences
 from jobq.core.records.states import ENDED, State
-from jobq.core.rules import refusals
 from jobq.core.values.checks import MAX_COUNT, check_queue_name, check_ttl
 from jobq.errors import ConfigError
 from jobq.operations import removal

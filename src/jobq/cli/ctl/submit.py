@@ -21,8 +21,8 @@ from jobq.cli.options import DURATION, FAILED, USAGE, Command, Ctl, fail, on_sto
 from jobq.cli.output import bar
 from jobq.core.policies import Unique
 from jobq.core.records.jobs import UniqueMode
-from jobq.core.records.options import BY_NAME, Option
 from jobq.core.records.states import State
+from jobq.core.rules.options import BY_NAME, Option
 from jobq.core.values.checks import shown
 from jobq.errors import InvalidJob, JobqError, QueueFull, WaitTimeout
 

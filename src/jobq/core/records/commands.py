@@ -7,8 +7,7 @@ from typing import Literal, NamedTuple
 import msgspec
 
 from jobq.core.records.jobs import JobKey
-from jobq.core.records.states import ENDED, PENDING, State
-from jobq.core.rules.locks import never_started
+from jobq.core.records.states import ENDED, PENDING, State, never_started
 
 Altered = Literal["done", "late", "missing"]
 """The result of a command.

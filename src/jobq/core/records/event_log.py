@@ -31,8 +31,8 @@ import msgspec
 
 from jobq.core.records.events import FIELDS, ITEM, EventRecord
 from jobq.core.records.jobs import QueueName
+from jobq.core.records.refusals import no_position
 from jobq.core.records.states import Kind, QueueKind, State
-from jobq.core.rules.refusals import no_position
 from jobq.errors import ConfigError
 
 FORMAT = 2

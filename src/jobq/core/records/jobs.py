@@ -82,9 +82,6 @@ def call_options(stored: Any) -> CallOptions:
     return CallOptions(*_values(stored))
 
 
-MAX_PRIORITY = 2**21 - 1
-MAX_ID_LENGTH = 256
-
 Reason = Literal[
     "error", "timeout", "stalled", "expired", "rejected", "child", "crashed", "unknown", "unfit"
 ]

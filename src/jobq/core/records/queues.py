@@ -7,9 +7,9 @@ from typing import Literal
 
 import msgspec
 
+from jobq.core.records import defaults
 from jobq.core.records.jobs import JobSpec, Mode, QueueName
 from jobq.core.records.states import State
-from jobq.core.rules import defaults
 
 CatchUp = Literal["skip", "one", "all"]
 

@@ -189,3 +189,11 @@ _LEGAL = frozenset((t.kind, t.previous, t.state) for t in TRANSITIONS)
 def legal(kind: Kind, previous: State | None, state: State) -> bool:
     """Whether `kind` may take a job from `previous` to `state`."""
     return (kind, previous, state) in _LEGAL
+
+
+def never_started(attempt: int) -> bool:
+    """Whether a job has never started. Only then may others change what it will do.
+
+    `attempt` does not count attempts that were deferred (`unknown.starts`).
+    """
+    return attempt == 0

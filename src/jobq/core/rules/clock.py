@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from jobq.core.rules.defaults import MINUTE_MS, SECOND_MS
+from jobq.core.records.defaults import MINUTE_MS, SECOND_MS
 
 JITTER_MS = SECOND_MS
 """A clock that is behind by less than this was corrected, not set back.

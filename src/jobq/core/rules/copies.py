@@ -13,11 +13,11 @@ from typing import Literal
 
 import msgspec
 
+from jobq.core.records.defaults import DAY_MS
 from jobq.core.records.jobs import JobRecord, JobSpec
-from jobq.core.records.options import FIELDS
 from jobq.core.records.queues import ScheduleRecord, ScheduleSpec
 from jobq.core.records.states import State
-from jobq.core.rules.defaults import DAY_MS
+from jobq.core.rules.options import FIELDS
 from jobq.errors import InvalidJob
 
 HELD_MS = 5_000 * 365 * DAY_MS

@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import hashlib
 
-from jobq.core.records.jobs import MAX_ID_LENGTH, Mode
+from jobq.core.records.defaults import WATCHED_MS
+from jobq.core.records.jobs import (
+    Mode,
+)
 from jobq.core.records.queues import RetentionData
 from jobq.core.records.states import State
-from jobq.core.rules.defaults import WATCHED_MS
+from jobq.core.values.checks import MAX_ID_LENGTH
 
 
 def by_state(retention: RetentionData, state: State) -> int | None:
@@ -52,7 +55,7 @@ def next_life(life: int | None, *, expired: bool = False) -> int:
 # The copy of a failed job in a dead-letter queue.
 #
 # lua/dead_letters.lua (J.forward, J.MAIL.letter) copies these rules. The copy keeps the original's
-# name, arguments, and the options of `core.records.options.LETTER`. Its `failure` is the
+# name, arguments, and the options of `core.rules.options.LETTER`. Its `failure` is the
 # original's until the copy itself fails, so `failure.attempt` says how many attempts the original
 # took. Its counters start at 0, because the copy has not run.
 

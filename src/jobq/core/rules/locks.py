@@ -26,7 +26,7 @@ from typing import Any, Literal, NamedTuple
 
 from jobq.core.policies import Unique
 from jobq.core.records.jobs import UniqueMode, UniqueSpec
-from jobq.core.records.states import State
+from jobq.core.records.states import State, never_started
 from jobq.core.values.checks import did_you_mean, shown
 from jobq.core.values.codec import JSON, Codec
 from jobq.errors import InvalidJob
@@ -71,14 +71,6 @@ class LockRecord(NamedTuple):
     job: str
     until_ms: int | None = None
     follow_up: str | None = None
-
-
-def never_started(attempt: int) -> bool:
-    """Whether a job has never started. Only then may others change what it will do.
-
-    `attempt` does not count attempts that were deferred (`unknown.starts`).
-    """
-    return attempt == 0
 
 
 def standing(state: State | None, attempt: int) -> Standing:

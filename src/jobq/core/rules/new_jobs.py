@@ -23,16 +23,22 @@ from jobq.core.records.commands import (
     SendSignal,
     Update,
 )
-from jobq.core.records.jobs import MAX_ID_LENGTH, CallOptions, JobRecord, JobSpec, QueueName
-from jobq.core.records.options import FIELDS, check_codec
-from jobq.core.records.options import check_queue as check_queue  # re-exported: a spec has it
+from jobq.core.records.jobs import (
+    CallOptions,
+    JobRecord,
+    JobSpec,
+    QueueName,
+)
 from jobq.core.records.queues import CatchUp, ScheduleSpec
 from jobq.core.rules.copies import check_failed, failed_spec
+from jobq.core.rules.options import FIELDS, check_codec
+from jobq.core.rules.options import check_queue as check_queue  # re-exported: a spec has it
 from jobq.core.rules.waits import CHILD, MAX_LABEL
 from jobq.core.values import checks
 from jobq.core.values.checks import (
     MAX_COUNT,
     MAX_EPOCH_MS,
+    MAX_ID_LENGTH,
     MAX_MS,
     check_bool,
     check_choice,

@@ -12,6 +12,7 @@ from typing import Literal, NamedTuple
 import msgspec
 
 from jobq.core.policies.retry import stored_retry
+from jobq.core.records.defaults import ERROR_LENGTH
 from jobq.core.records.failures import (
     MAX_FINGERPRINT,
     MAX_MESSAGE,
@@ -30,9 +31,8 @@ from jobq.core.records.jobs import (
     Mode,
     SnoozeFor,
 )
-from jobq.core.records.options import check_edges
 from jobq.core.records.states import Kind, State
-from jobq.core.rules.defaults import ERROR_LENGTH
+from jobq.core.rules.options import check_edges
 from jobq.core.rules.unknown import MAX_TEXT
 from jobq.core.values.checks import (
     MAX_COUNT,

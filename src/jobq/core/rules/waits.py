@@ -16,8 +16,22 @@ import msgspec
 
 from jobq.core.control import WaitForChildren, WaitForSignal
 from jobq.core.records.commands import SendSignal
-from jobq.core.records.jobs import MAX_ID_LENGTH, Edge, Input, JobKey, Lease, QueueName, Steps
-from jobq.core.values.checks import MAX_STEPS, check_signal, check_step, check_step_size, shown
+from jobq.core.records.jobs import (
+    Edge,
+    Input,
+    JobKey,
+    Lease,
+    QueueName,
+    Steps,
+)
+from jobq.core.values.checks import (
+    MAX_ID_LENGTH,
+    MAX_STEPS,
+    check_signal,
+    check_step,
+    check_step_size,
+    shown,
+)
 from jobq.core.values.codec import get_codec
 from jobq.errors import InvalidJob, WaitTimeout
 

@@ -14,7 +14,6 @@ from collections.abc import Iterable
 from datetime import datetime, timedelta
 from uuid import UUID
 
-from jobq.core.records.jobs import MAX_ID_LENGTH, MAX_PRIORITY
 from jobq.core.values.people import parse_size
 from jobq.errors import ConfigError, InvalidJob, JobqError, PayloadTooLarge
 
@@ -22,6 +21,8 @@ Seconds = float | timedelta
 """A time span as users write it. A plain number is seconds."""
 
 MAX_NAME_LENGTH = 128
+MAX_ID_LENGTH = 256
+MAX_PRIORITY = 2**21 - 1
 MAX_ACTOR_LENGTH = 256
 MAX_MS = 100 * 366 * 86_400_000
 """A century. A longer span is surely a mistake, and sums of spans stay far below 2^53."""

@@ -2,7 +2,7 @@
 
 A call is stored as the encoding of `[args, kwargs]`, a result as the encoding of the value. A value
 that cannot be encoded is refused with the path inside it. Decoding follows annotations;
-`core.values.calls` handles those of a handler's parameters.
+`core.rules.calls` handles those of a handler's parameters.
 """
 
 from __future__ import annotations

@@ -20,8 +20,8 @@ import msgspec
 from msgspec import Meta
 
 from jobq.core.policies import Permissions
+from jobq.core.records.defaults import LOG_LINES, LONGEST_LINE
 from jobq.core.records.jobs import AnyOutcome, JobSpec, Lease, PutResult, Steps
-from jobq.core.rules.defaults import LOG_LINES, LONGEST_LINE
 from jobq.core.values.checks import MAX_STEPS
 from jobq.executors.handlers import Address
 from jobq.executors.sandbox.workspace import Workspace

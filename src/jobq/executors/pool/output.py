@@ -8,7 +8,7 @@ import struct
 import termios
 from collections.abc import Callable
 
-from jobq.core.rules.defaults import LOG_LINE, LOG_LINES
+from jobq.core.records.defaults import LOG_LINE, LOG_LINES
 from jobq.executors.running import Running
 
 MAX_LINES = LOG_LINES - 1

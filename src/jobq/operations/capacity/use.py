@@ -7,7 +7,7 @@ from functools import lru_cache
 
 import msgspec
 
-from jobq.core.rules.defaults import KEPT_JOBS, LOG_CAP, LOG_EVENTS
+from jobq.core.records.defaults import KEPT_JOBS, LOG_CAP, LOG_EVENTS
 from jobq.core.rules.fleet import stretch
 from jobq.operations.capacity.constants import Measured, PartitionCosts, StoreCosts
 from jobq.operations.capacity.load import EVENTS_PER_JOB, Load

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from jobq import Queue
 from jobq.api.task import Call, Task
-from jobq.core.records.options import BY_NAME
+from jobq.core.rules.options import BY_NAME
 from jobq.core.values.checks import check_id, did_you_mean
 from jobq.errors import ConfigError, InvalidJob
 

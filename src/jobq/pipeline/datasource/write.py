@@ -20,7 +20,7 @@ Options:
     report           a file for a summary, written by the driver
 
 Columns: `_priority` sets the option `priority` of the row's job unless it is null, and so on (the
-rows with `column` in core/records/options.py); `_meta` is a map of strings. Any other name that
+rows with `column` in core/rules/options.py); `_meta` is a map of strings. Any other name that
 begins with `_` is an error. Every other column is an argument of that name.
 """
 

@@ -25,9 +25,9 @@ import psycopg
 from msgspec.structs import replace
 from psycopg import pq
 
+from jobq.core.records.defaults import HOUR_MS
 from jobq.core.records.jobs import JobSpec, LeaseRef, PutResult, QueueName
 from jobq.core.records.states import Kind
-from jobq.core.rules.defaults import HOUR_MS
 from jobq.core.rules.new_jobs import check_specs
 from jobq.errors import ConfigError, InvalidJob, LeaseLost, StoreUnavailable
 from jobq.stores.base import Completion, QueueRemoved

@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from jobq.core.records import event_log
+from jobq.core.records import defaults, event_log
 from jobq.core.records.event_log import KIND_CODES
 from jobq.core.records.states import Kind
-from jobq.core.rules import defaults
 from jobq.stores.postgres.memory import PostgresMemory
 from jobq.stores.postgres.queries import NUMBERING, SQL
 from jobq.stores.relational.rows import ACTIVE, FIGURE_OF_KIND, RUN_MS, WAIT_MS, WAITING, QueueRow

@@ -26,7 +26,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from jobq.core.records.jobs import MAX_PRIORITY
+from jobq.core.values.checks import MAX_PRIORITY
 from jobq.stores.postgres.queries import FLOORS, HOT_WITH_FLOORS, SQL, UPKEEP_WITH_FLOORS
 
 LAG_S = 0.5

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from jobq.core.rules.defaults import WATCHED_MS
+from jobq.core.records.defaults import WATCHED_MS
 from jobq.stores.relational import statements
 from jobq.stores.relational.rows import (
     CANCEL,

@@ -14,6 +14,7 @@ from collections.abc import Collection, Coroutine, Sequence
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
+from jobq.core.records import refusals
 from jobq.core.records.events import EventPage
 from jobq.core.records.jobs import (
     AnyOutcome,
@@ -27,7 +28,6 @@ from jobq.core.records.jobs import (
     Settled,
 )
 from jobq.core.records.queues import QueueConfig
-from jobq.core.rules import refusals
 from jobq.core.rules.new_jobs import check_specs
 from jobq.errors import JobqError, StoreUnavailable
 from jobq.stores.base import Clock, Completion

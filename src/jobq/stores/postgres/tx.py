@@ -16,9 +16,9 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from jobq.core.records.defaults import DAY_MS, MINUTE_MS
 from jobq.core.records.jobs import QueueName
 from jobq.core.rules.clock import JITTER_MS
-from jobq.core.rules.defaults import DAY_MS, MINUTE_MS
 from jobq.stores.postgres import event_log, failures, mailbox
 from jobq.stores.postgres.clock import elapsed
 from jobq.stores.postgres.event_log import LoggingTx

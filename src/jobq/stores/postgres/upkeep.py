@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from jobq.core.records.defaults import METRICS_MS
 from jobq.core.records.jobs import QueueName
 from jobq.core.records.queues import Limits
-from jobq.core.rules.defaults import METRICS_MS
 from jobq.errors import CorruptStore
 from jobq.stores.postgres import caller, event_log, held, log_segments
 from jobq.stores.postgres.memory import PostgresMemory

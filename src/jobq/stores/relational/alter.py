@@ -21,9 +21,9 @@ from jobq.core.records.commands import (
     Update,
     applies,
 )
+from jobq.core.records.defaults import MAX_SIGNALS
 from jobq.core.records.jobs import MAX_AFTER, JobKey, QueueName
 from jobq.core.records.states import Kind, QueueKind
-from jobq.core.rules.defaults import MAX_SIGNALS
 from jobq.core.rules.outcomes import due_ms
 from jobq.core.rules.waits import CHILD, noted_child
 from jobq.stores.relational import ending, flows, history, locks, signals, waiting

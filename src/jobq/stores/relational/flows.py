@@ -7,10 +7,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from jobq.core.records import refusals
 from jobq.core.records.event_log import STATES
 from jobq.core.records.jobs import ChildPolicy, Edge, Input, JobKey, QueueName
 from jobq.core.records.states import State
-from jobq.core.rules import outcomes, refusals
+from jobq.core.rules import outcomes
 from jobq.core.rules.outcomes import ChildEnd
 from jobq.stores.relational import ending, locks, rows, waiting
 from jobq.stores.relational.packed import pack_failure, unpack_failure, unpack_options

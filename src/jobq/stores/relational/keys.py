@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
+from jobq.core.records.defaults import KEY_LIMIT
 from jobq.core.records.queues import Limits
-from jobq.core.rules.defaults import KEY_LIMIT
 from jobq.stores.relational.rows import KeyHead, QueueRow
 from jobq.stores.relational.tx import Tx
 

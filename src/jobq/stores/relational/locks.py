@@ -10,7 +10,6 @@ import msgspec
 
 from jobq.core.records.event_log import STATES
 from jobq.core.records.jobs import JobSpec, QueueName, UniqueSpec
-from jobq.core.records.options import KEPT
 from jobq.core.records.states import Kind, QueueKind, State
 from jobq.core.rules.locks import (
     LockRecord,
@@ -20,6 +19,7 @@ from jobq.core.rules.locks import (
     releases,
     standing,
 )
+from jobq.core.rules.options import KEPT
 from jobq.core.rules.outcomes import due_ms
 from jobq.stores.relational import waiting
 from jobq.stores.relational.packed import options_of, pack_options, unpack_options
@@ -170,7 +170,7 @@ def pass_on(tx: Tx, follower: Job) -> None:
 def replace(tx: Tx, job: Job, spec: JobSpec) -> None:
     """Give a job that has never started the data and options of a new one.
 
-    core.records.options.KEPT lists what stays. With debounce the job's wait begins again.
+    core.rules.options.KEPT lists what stays. With debounce the job's wait begins again.
     """
     tx.lock_as_read(job)
     old = unpack_options(job.options)

@@ -36,7 +36,7 @@ class StoreFields(TypedDict, total=False):
 
 
 STORE_FIELDS_AT = {"signal": 15, "seen": 16, "actor": 17, "put_off": 19, "deferred": 20}
-"""The positions of these fields in the array. The others are in core/records/options.py
+"""The positions of these fields in the array. The others are in core/rules/options.py
 (`packed`)."""
 
 

@@ -12,16 +12,17 @@ from typing import NamedTuple
 
 import msgspec
 
+from jobq.core.records import refusals
 from jobq.core.records.event_log import KIND_CODES, STATE_CODES, STATES, Item, with_later
 from jobq.core.records.jobs import JobKey, JobRecord, JobSpec, PutResult, QueueName, Signal, Topic
-from jobq.core.records.options import LETTER
 from jobq.core.records.queues import with_defaults
 from jobq.core.records.states import Kind, State
-from jobq.core.rules import copies, limits, refusals
+from jobq.core.rules import copies, limits
 from jobq.core.rules.ended import letter_id, letter_key, next_life, origin, second_letter_id
 from jobq.core.rules.flows import check_locks
 from jobq.core.rules.limits import depend_on_each_other, highest_cost
 from jobq.core.rules.locks import on_held_lock
+from jobq.core.rules.options import LETTER
 from jobq.stores.relational import ending, flows, history, locks, signals, waiting
 from jobq.stores.relational.mailbox import Address, Mailbox
 from jobq.stores.relational.packed import (

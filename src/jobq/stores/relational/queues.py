@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import msgspec
 
-from jobq.core.records import event_log
+from jobq.core.records import event_log, refusals
 from jobq.core.records.event_log import STATE_CODES
 from jobq.core.records.jobs import Mode, QueueName
 from jobq.core.records.queues import Limits, QueueConfig, QueueRecord, limits_reason
 from jobq.core.records.states import QueueKind, State
-from jobq.core.rules import outcomes, refusals
+from jobq.core.rules import outcomes
 from jobq.stores.relational import alter, ending, holds, keys, packed
 from jobq.stores.relational.records import queue_record
 from jobq.stores.relational.rows import (

@@ -9,13 +9,12 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from jobq.core.records import event_log
+from jobq.core.records import event_log, refusals
 from jobq.core.records.event_log import STATE_CODES, STATES
 from jobq.core.records.events import EventPage, EventRecord
 from jobq.core.records.jobs import Filter, JobKey, JobRecord, Page, QueueName
 from jobq.core.records.queues import MinuteRecord, QueueRecord, StatsRecord
 from jobq.core.records.states import State
-from jobq.core.rules import refusals
 from jobq.stores.relational import flows, history, holds, presence
 from jobq.stores.relational.records import queue_record, record
 from jobq.stores.relational.rows import (

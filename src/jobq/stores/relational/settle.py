@@ -11,6 +11,7 @@ from typing import cast
 
 import msgspec
 
+from jobq.core.records.defaults import LOG_LINES
 from jobq.core.records.event_log import KIND_CODES, STATE_CODES, Item, with_later
 from jobq.core.records.jobs import (
     AnyOutcome,
@@ -30,7 +31,6 @@ from jobq.core.records.jobs import (
     SnoozeFor,
 )
 from jobq.core.records.states import Kind, State
-from jobq.core.rules.defaults import LOG_LINES
 from jobq.core.rules.outcomes import MAX_CHECKPOINTS, keeps_saved
 from jobq.core.rules.outcomes import effect as effect_of
 from jobq.core.values.checks import check_steps

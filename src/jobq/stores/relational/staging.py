@@ -16,8 +16,8 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
+from jobq.core.records.defaults import FLOW_MS
 from jobq.core.records.jobs import Edge, JobKey, JobSpec, QueueName
-from jobq.core.rules.defaults import FLOW_MS
 from jobq.stores.relational import put
 from jobq.stores.relational.tx import Tx
 

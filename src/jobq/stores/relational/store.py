@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any, TypeVar
 
+from jobq.core.records import refusals
 from jobq.core.records.commands import Altered, AnyCommand
 from jobq.core.records.events import EventPage
 from jobq.core.records.jobs import (
@@ -44,7 +45,6 @@ from jobq.core.records.queues import (
 )
 from jobq.core.records.states import State
 from jobq.core.records.workers import Beat, WorkerRecord, WorkerRequest
-from jobq.core.rules import refusals
 from jobq.core.rules.limits import MAX_LISTED_HOLDS
 from jobq.core.rules.locks import LockRecord
 from jobq.core.rules.new_jobs import (

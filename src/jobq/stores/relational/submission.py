@@ -8,11 +8,11 @@ from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
+from jobq.core.records import refusals
+from jobq.core.records.defaults import FLOW_MS
 from jobq.core.records.event_log import STATES
 from jobq.core.records.jobs import Edge, JobKey, JobSpec, PutResult, QueueName
 from jobq.core.records.states import State
-from jobq.core.rules import refusals
-from jobq.core.rules.defaults import FLOW_MS
 from jobq.core.rules.flows import Lock, check_locks
 from jobq.errors import JobqError, StoreUnavailable
 from jobq.stores.relational import flows, put, rows, staging, waiting

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from jobq.core.records.defaults import METRICS_MS
 from jobq.core.records.states import Kind
 from jobq.core.rules import outcomes
-from jobq.core.rules.defaults import METRICS_MS
 from jobq.stores.relational import (
     ending,
     flows,

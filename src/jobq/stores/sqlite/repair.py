@@ -14,8 +14,8 @@ import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from jobq.core.records.defaults import DAY_MS
 from jobq.core.records.jobs import QueueName
-from jobq.core.rules.defaults import DAY_MS
 from jobq.stores.relational import keys
 from jobq.stores.relational.rows import (
     ACTIVE,

@@ -14,9 +14,9 @@ from collections.abc import Coroutine
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
+from jobq.core.records import refusals
 from jobq.core.records.jobs import QueueName
 from jobq.core.records.states import State
-from jobq.core.rules import refusals
 from jobq.stores.base import Clock
 from jobq.stores.relational import signals
 from jobq.stores.relational.store import RelationalStore, Work

@@ -5,8 +5,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from jobq.core.records import event_log
-from jobq.core.rules import defaults
+from jobq.core.records import defaults, event_log
 from jobq.stores.relational.rows import QueueRow
 from jobq.stores.sqlite.statements import SQL
 

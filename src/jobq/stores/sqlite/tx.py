@@ -14,8 +14,8 @@ from typing import Any
 import apsw
 
 from jobq.core.records import event_log
+from jobq.core.records.defaults import DAY_MS
 from jobq.core.records.jobs import QueueName
-from jobq.core.rules.defaults import DAY_MS
 from jobq.stores.relational.rows import (
     FIGURE_OF_KIND,
     RUN_MS,

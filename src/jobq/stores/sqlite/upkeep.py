@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from jobq.core.rules.defaults import METRICS_MS
+from jobq.core.records.defaults import METRICS_MS
 from jobq.stores.relational import upkeep
 from jobq.stores.relational.rows import ENDED, QueueRow
 from jobq.stores.sqlite import trimming

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NoReturn
 
+from jobq.core.records import refusals
 from jobq.core.records.jobs import QueueName
-from jobq.core.rules import refusals
 from jobq.stores.base import Clock
 from jobq.stores.valkey import keys
 from jobq.stores.valkey.connection import Argument, Reply, ServerError

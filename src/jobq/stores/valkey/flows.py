@@ -12,11 +12,11 @@ from collections import ChainMap, Counter
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from jobq.core.records import refusals
+from jobq.core.records.defaults import FLOW_MS
 from jobq.core.records.event_log import STATE_CODES
 from jobq.core.records.jobs import Edge, JobKey, JobSpec, PutResult
 from jobq.core.records.states import State
-from jobq.core.rules import refusals
-from jobq.core.rules.defaults import FLOW_MS
 from jobq.core.rules.flows import Lock, check_locks
 from jobq.core.rules.new_jobs import check_queue, check_specs
 from jobq.errors import ConfigError, JobqError, StoreUnavailable

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, NoReturn
 import msgspec
 from msgspec.structs import astuple
 
+from jobq.core.records import refusals
 from jobq.core.records.event_log import STATE_CODES, STATES
 from jobq.core.records.jobs import (
     Deferred,
@@ -26,11 +27,11 @@ from jobq.core.records.jobs import (
     QueueName,
     Steps,
 )
-from jobq.core.records.options import FIELDS
 from jobq.core.records.states import State
-from jobq.core.rules import outcomes, refusals
+from jobq.core.rules import outcomes
 from jobq.core.rules.limits import queue_full
 from jobq.core.rules.new_jobs import Checked
+from jobq.core.rules.options import FIELDS
 from jobq.core.rules.outcomes import legible
 from jobq.stores.valkey.calls import Refused
 from jobq.stores.valkey.keys import numbers, queue_of, texts

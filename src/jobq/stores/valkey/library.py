@@ -10,13 +10,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from hashlib import sha256
 
+from jobq.core.records import defaults
 from jobq.core.records.commands import APPLIES
 from jobq.core.records.event_log import KIND_CODES, STATE_CODES
 from jobq.core.records.failures import MAX_ERRORS, MAX_MESSAGE
-from jobq.core.records.jobs import MAX_AFTER, MAX_ID_LENGTH
-from jobq.core.records.options import KEPT, LETTER
-from jobq.core.rules import clock, defaults, limits, locks, outcomes
+from jobq.core.records.jobs import (
+    MAX_AFTER,
+)
+from jobq.core.rules import clock, limits, locks, outcomes
+from jobq.core.rules.options import KEPT, LETTER
 from jobq.core.rules.outcomes import DEFAULT_MAX_STALLS, EFFECTS
+from jobq.core.values.checks import MAX_ID_LENGTH
 from jobq.stores.valkey.keys import LUA, with_values
 
 _DEFAULTS = {

@@ -19,6 +19,7 @@ from jobq.core.records.commands import (
     SendSignal,
     Update,
 )
+from jobq.core.records.defaults import LOG_LINES
 from jobq.core.records.jobs import (
     AnyOutcome,
     Block,
@@ -33,7 +34,6 @@ from jobq.core.records.jobs import (
     SnoozeFor,
 )
 from jobq.core.records.queues import JobDefaults, Limits, RateData, RetentionData, Window
-from jobq.core.rules.defaults import LOG_LINES
 from jobq.core.rules.limits import share
 from jobq.core.rules.outcomes import MAX_CHECKPOINTS, error_text
 

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from jobq.core.records import refusals
 from jobq.core.records.event_log import STATE_CODES
 from jobq.core.records.jobs import QueueName
 from jobq.core.records.queues import (
@@ -22,7 +23,6 @@ from jobq.core.records.queues import (
 )
 from jobq.core.records.states import State
 from jobq.core.rules import limits as rule
-from jobq.core.rules import refusals
 from jobq.errors import ConfigError
 from jobq.stores.valkey import packing
 from jobq.stores.valkey.calls import Calls, Refused

@@ -8,13 +8,12 @@ from typing import Any
 
 import msgspec
 
-from jobq.core.records import event_log
+from jobq.core.records import event_log, refusals
 from jobq.core.records.event_log import STATE_CODES, STATES
 from jobq.core.records.events import EventPage, EventRecord
 from jobq.core.records.jobs import Filter, JobKey, JobRecord, Page, QueueName
 from jobq.core.records.queues import MinuteRecord, QueueRecord, StatsRecord
 from jobq.core.records.states import State
-from jobq.core.rules import refusals
 from jobq.stores.valkey import keys, packing
 from jobq.stores.valkey.calls import Calls
 from jobq.stores.valkey.jobs import record

@@ -6,8 +6,8 @@ from typing import Any, Literal
 
 from jobq.core.records.commands import APPLIES
 from jobq.core.records.jobs import JobKey, JobRecord, QueueName
-from jobq.core.records.options import APPLIED, Option
-from jobq.core.rules.locks import never_started
+from jobq.core.records.states import never_started
+from jobq.core.rules.options import APPLIED, Option
 from jobq.core.rules.waits import readable
 from jobq.errors import AccessDenied, InvalidJob, JobNotFound
 from jobq.web.data.jobs import JobRow, job_row

@@ -79,7 +79,7 @@ function J.resolve_lock(cx, opts, body)
 end
 
 -- Give a job that has never started the payload and options of a new one, except those it keeps
--- (KEPT in core/records/options.py). With debounce its wait begins again. Callers that wait for the job's
+-- (KEPT in core/rules/options.py). With debounce its wait begins again. Callers that wait for the job's
 -- end are still notified.
 function J.replace(cx, job, opts, body)
   local flags, nn, no, at = J.head(body, 1)

@@ -19,7 +19,6 @@ from msgspec.structs import astuple
 from jobq.core.policies.retry import Retry
 from jobq.core.records.jobs import (
     MAX_AFTER,
-    MAX_ID_LENGTH,
     ChildPolicy,
     Edge,
     JobKey,
@@ -34,6 +33,7 @@ from jobq.core.values import checks
 from jobq.core.values.checks import (
     MAX_COUNT,
     MAX_EPOCH_MS,
+    MAX_ID_LENGTH,
     MAX_MS,
     check_bool,
     check_choice,

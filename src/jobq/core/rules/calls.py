@@ -21,8 +21,8 @@ from weakref import WeakKeyDictionary
 import msgspec
 
 from jobq.core.records.jobs import Input
-from jobq.core.records.options import BY_NAME
 from jobq.core.rules.flows import convert_beside_failures, fill, mentions_failure
+from jobq.core.rules.options import BY_NAME
 from jobq.core.values.checks import did_you_mean, shown
 from jobq.core.values.codec import Args, Codec, Kwargs, NotHere, convert
 from jobq.errors import (
