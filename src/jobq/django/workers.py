@@ -1,8 +1,4 @@
-"""The queues of a Django project, for `manage.py jobq_worker`.
-
-jq-worker works on all queues in a module, so importing this module collects them in it. With
-DJANGO_SETTINGS_MODULE, `jq-worker jobq.django.workers` does the same.
-"""
+"""The queues that a worker of a Django project works on."""
 
 from __future__ import annotations
 
@@ -11,11 +7,7 @@ from collections.abc import Iterator
 from django.conf import settings
 from django.utils.module_loading import autodiscover_modules
 
-from jobq.django import ready as ready  # sets Django up
 from jobq.django.queue import Queue, queues
-from jobq.errors import ConfigError
-
-# The queues that a worker of a Django project works on.
 
 
 def queues_to_work_on() -> list[Queue]:
@@ -52,12 +44,3 @@ def _of_task_backends() -> Iterator[Queue]:
     for backend in ours:
         for name in sorted(backend.queues or registry.queue_names(backend.alias)):
             yield backend.queue(name)
-
-
-found = queues_to_work_on()
-if not found:
-    raise ConfigError(
-        "this project has no queue: define one in the module jobs.py of an installed application, "
-        'emails = jobq.django.Queue("emails"), or use jobq.django.TaskBackend in settings.TASKS'
-    )
-globals().update({f"queue_{n}": queue for n, queue in enumerate(found)})

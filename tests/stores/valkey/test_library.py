@@ -92,7 +92,7 @@ def test_a_name_that_is_not_defined_does_not_reach_the_server() -> None:
 
 def test_copies_of_rules_name_functions_that_core_has() -> None:
     text = "".join(path.read_text() for path in FILES).replace("\n--", "")
-    named = re.findall(r"core/(\w+)\.py: (\w+(?:, \w+)*)", text)
+    named = re.findall(r"core/(\w+/\w+)\.py: (\w+(?:, \w+)*)", text)
     core = Path(library.__file__).parents[2] / "core"
     assert len(named) > 20
     for file, names in named:
@@ -103,7 +103,7 @@ def test_copies_of_rules_name_functions_that_core_has() -> None:
 
 def test_core_names_lua_functions_that_the_library_has() -> None:
     core = Path(library.__file__).parents[2] / "core"
-    text = re.sub(r"\s+", " ", " ".join(path.read_text() for path in core.glob("*.py")))
+    text = re.sub(r"\s+", " ", " ".join(path.read_text() for path in sorted(core.rglob("*.py"))))
     named = re.findall(r"lua/(\w+)\.lua(?: \(([^)]*)\))?", text)
     assert len(named) > 10
     for file, names in named:

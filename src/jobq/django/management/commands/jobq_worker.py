@@ -10,7 +10,7 @@ from jobq.cli.worker import main
 from jobq.django.config import config
 from jobq.django.management.command_line import CommandLine
 
-QUEUES = "jobq.django.workers"
+QUEUES = "jobq.django.discovered"
 """The module whose queues the worker works on."""
 
 

@@ -64,7 +64,8 @@ function J.forget_life(cx, job)
   J.variadic("HDEL", x, gone)
 end
 
--- Whether a command applies to a job in its state and life. Copies core/records/commands.py: applies.
+-- Whether a command applies to a job in its state and life. Copies core/records/commands.py:
+-- applies.
 local STATE_NAMES = {}
 for name, code in pairs(STATE) do STATE_NAMES[code] = name end
 local function applies(cx, c, job)

@@ -1,5 +1,5 @@
--- bounds: how many jobs may wait (max_waiting). Copies core/rules/limits.py, which says what counts and
--- what is never refused. KEY.flow_places has the places that staged flows have reserved;
+-- bounds: how many jobs may wait (max_waiting). Copies core/rules/limits.py, which says what
+-- counts and what is never refused. KEY.flow_places has the places that staged flows have reserved;
 -- SETTING.reserved is their sum.
 local STATE = J.STATE
 

@@ -83,8 +83,8 @@ function J.event(cx, job, kind, previous, reason, err, fingerprint, worker)
   end
 end
 
--- How many jobs an operation removed, as the event says it. Copies core/records/event_log.py: jobs_reason.
--- `state` is nil, or the name of a state and a space.
+-- How many jobs an operation removed, as the event says it. Copies core/records/event_log.py:
+-- jobs_reason. `state` is nil, or the name of a state and a space.
 function J.jobs_reason(n, state)
   return J.whole(n) .. " " .. (state or "") .. (n == 1 and "job" or "jobs")
 end

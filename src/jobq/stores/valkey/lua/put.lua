@@ -43,7 +43,8 @@ function J.fix_mode(cx, body)
   cx.begun = 1
 end
 
--- A producer's body with the default ttl of its queue. Copies core/records/queues.py: with_defaults.
+-- A producer's body with the default ttl of its queue. Copies core/records/queues.py:
+-- with_defaults.
 function J.with_defaults(cx, body)
   local ttl = J.meta(cx).ttl
   if not ttl then return body end

@@ -1,5 +1,5 @@
--- stalls: how often a job may stall, and when it is on its last chance. Copies core/rules/outcomes.py. Runs
--- only for jobs that have stalled.
+-- stalls: how often a job may stall, and when it is on its last chance. Copies
+-- core/rules/outcomes.py. Runs only for jobs that have stalled.
 -- SETTING.max_stalls is what workers declared for their tasks, as JSON by task name. A task at the
 -- default has no entry.
 local DEFAULT = J.DEFAULT.max_stalls
@@ -28,7 +28,7 @@ function J.is_last_chance(cx, job)
   return allowed >= 1 and job.stalls >= allowed
 end
 
--- Copies core/rules/outcomes.py: merged. `text` is what a worker declares, as JSON.
+-- Copies core/rules/outcomes.py: merged_stalls. `text` is what a worker declares, as JSON.
 function J.declare_stalls(cx, text)
   local all = declared(cx)
   for name, n in pairs(cjson.decode(text)) do

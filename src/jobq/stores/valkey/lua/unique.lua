@@ -1,7 +1,7 @@
--- unique: unique locks. Which effect a held lock has on a new job is core's table (core/rules/locks.py:
--- ON_HELD_LOCK). `standing`, `releases` and `passes_on` are copied from there;
--- tests/rules/test_locks.py compares both. The follow-up of a running keep_last job holds the lock
--- "<lock>\nnext".
+-- unique: unique locks. Which effect a held lock has on a new job is core's table
+-- (core/rules/locks.py: ON_HELD_LOCK). `standing`, `releases` and `passes_on` are copied from
+-- there; tests/rules/test_locks.py compares both. The follow-up of a running keep_last job holds
+-- the lock "<lock>\nnext".
 local STATE = J.STATE
 
 -- The id of the job that holds a lock, or nil.
@@ -43,7 +43,8 @@ function J.locked_out(cx, job)
   return id and id ~= job.id
 end
 
--- Copies core/rules/locks.py: standing. `job` is the holder of a lock, or nil if its record is gone.
+-- Copies core/rules/locks.py: standing. `job` is the holder of a lock, or nil if its record is
+-- gone.
 local function standing(cx, job)
   if not job then return "gone" end
   if job.finished then return "ended" end
@@ -79,8 +80,8 @@ function J.resolve_lock(cx, opts, body)
 end
 
 -- Give a job that has never started the payload and options of a new one, except those it keeps
--- (KEPT in core/rules/options.py). With debounce its wait begins again. Callers that wait for the job's
--- end are still notified.
+-- (KEPT in core/rules/options.py). With debounce its wait begins again. Callers that wait for the
+-- job's end are still notified.
 function J.replace(cx, job, opts, body)
   local flags, nn, no, at = J.head(body, 1)
   local old, changed = J.options(job), {}
