@@ -11,7 +11,7 @@ CORE_RULES = (
     bug(
         "half of the delays at the cap of a retry are the same",
         "e18739e0",
-        f"{CORE}/backoff.py",
+        f"{CORE}/rules/backoff.py",
         "    return round(low + (high - low) * random())",
         "    return min(round(ms * (1 + jitter * (2 * random() - 1))), high)",
         found_by="tests/core/test_backoff.py",
@@ -19,7 +19,7 @@ CORE_RULES = (
     bug(
         "a run whose result cannot be encoded is retried",
         "f0f055bb",
-        f"{CORE}/decide.py",
+        f"{CORE}/rules/decide.py",
         "case UndecodableArguments() | UnstorableResult():",
         "case UndecodableArguments():",
         found_by="tests/core/test_decide.py",
@@ -27,7 +27,7 @@ CORE_RULES = (
     bug(
         "a job whose cost exceeds a lowered bucket never starts",
         "changelog: A job whose cost exceeds a lowered bucket takes a full bucket",
-        f"{CORE}/limits.py",
+        f"{CORE}/rules/limits.py",
         "min(cost, rate.capacity)",
         "cost",
         found_by="tests/core/test_limits.py",
@@ -35,7 +35,7 @@ CORE_RULES = (
     bug(
         "a bucket with a slow refill lets a job wait a millisecond too little",
         "changelog: A token bucket with a slow refill",
-        f"{CORE}/limits.py",
+        f"{CORE}/rules/limits.py",
         "max(1, math.ceil((price - level - EPSILON / 2) * 1000 / rate.refill))",
         "max(1, math.ceil((price - level - EPSILON) * 1000 / rate.refill))",
         found_by="tests/core/test_limits.py",
@@ -43,7 +43,7 @@ CORE_RULES = (
     bug(
         "a caller that waits does not get a result with a retention of 0",
         "changelog: Retention(completed=0) with a caller waiting",
-        f"{CORE}/retention.py",
+        f"{CORE}/rules/ended.py",
         "return max(ms, WATCHED_MS) if watched and ms is not None else ms",
         "return ms",
         found_by=(f"{CONFORMANCE}/test_watched_records.py", "--store", "sqlite"),
@@ -51,7 +51,7 @@ CORE_RULES = (
     bug(
         "a clock that is set back delays every lease by that time",
         "decision 9",
-        f"{CORE}/clock.py",
+        f"{CORE}/rules/clock.py",
         "    if seen_ms - clock_ms < JITTER_MS:\n        return Reading(seen_ms, anchor)\n"
         "    return Reading(seen_ms, Anchor(seen_ms, clock_ms))",
         "    return Reading(seen_ms, None)",
@@ -92,7 +92,7 @@ WORKERS = (
     bug(
         "stop(drain=0) hangs for longer than 5 s if its store is gone",
         "032e8b96",
-        f"{ENGINE_FOLDER}/settings.py",
+        f"{ENGINE_FOLDER}/identity.py",
         "close_timeout_ms: int = 3_500",
         "close_timeout_ms: int = 10_000",
         found_by=("tests/engine/test_stopping.py", "-k", "adds_up"),
@@ -201,7 +201,7 @@ CALLERS = (
     bug(
         "a CancelledError of the handler itself is told as a timeout",
         "39a2f956",
-        f"{API}/hooks.py",
+        f"{API}/middleware.py",
         'isinstance(error, asyncio.CancelledError) and failure.reason == "timeout"',
         "isinstance(error, asyncio.CancelledError)",
         found_by=("tests/api/test_on_hooks.py", "--store", "memory"),

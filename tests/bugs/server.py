@@ -27,7 +27,7 @@ SERVER = (
     bug(
         "a relative URI of a certificate has the rights of a common name",
         "changelog: a URI of a client certificate is never compared with the common names",
-        f"{FOLDER}/clients.py",
+        f"{FOLDER}/tls.py",
         'yield from (uri for uri in uris if ":" in uri)',
         "yield from uris",
         found_by=("tests/server/test_clients.py", "-k", "not_listed"),
@@ -35,7 +35,7 @@ SERVER = (
     bug(
         "jobs that are stored while a tenant is counted exceed its quota",
         "1f639421",
-        f"{ACCESS}/quotas.py",
+        f"{ACCESS}/usage.py",
         "self._added = in_flight + self._added - added",
         "self._added = self.in_flight",
         found_by=("tests/server/test_quotas.py", "-k", "during_a_count"),
@@ -150,7 +150,7 @@ DASHBOARD = (
     bug(
         "a live page goes on after the rights of its reader have changed",
         "6914ec2f",
-        f"{WEB}/live.py",
+        f"{WEB}/feeds.py",
         "now.principal.tenant == before.tenant and now.principal.scopes == before.scopes",
         "True",
         found_by=("tests/web/test_live.py", "-k", "rights"),

@@ -10,7 +10,8 @@ from contextlib import asynccontextmanager
 import pytest
 
 from jobq import Queue, Worker
-from jobq.access.quotas import TenantLimits, TenantRules
+from jobq.access.quotas import TenantRules
+from jobq.access.usage import TenantLimits
 from jobq.core.records.jobs import JobSpec, QueueName
 from jobq.server.config import ServerSettings
 from jobq.server.context import ServerContext

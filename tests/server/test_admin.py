@@ -9,8 +9,9 @@ import pytest
 from grpc import StatusCode
 from msgspec.structs import replace
 
-from jobq.access.quotas import TenantLimits, TenantRules
+from jobq.access.quotas import TenantRules
 from jobq.access.schedules import TenantSchedules
+from jobq.access.usage import TenantLimits
 from jobq.core.records.jobs import QueueName
 from jobq.core.records.queues import Limits
 from jobq.core.records.states import State

@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 
 from jobq.access.principal import SCOPES
-from jobq.access.quotas import TenantLimits
+from jobq.access.usage import TenantLimits
 from jobq.server.config import keys
 
 GUIDE = Path(__file__).parents[2] / "docs" / "guide"

@@ -18,9 +18,10 @@ import pytest
 
 from jobq.access.guarded.store import GuardedStore
 from jobq.access.principal import SCOPES, Principal, Scope
-from jobq.access.quotas import TenantLimits, TenantRules
+from jobq.access.quotas import TenantRules
 from jobq.access.schedules import TenantSchedules
 from jobq.access.table import CALLS
+from jobq.access.usage import TenantLimits
 from jobq.core.records.commands import (
     Cancel,
     Promote,

@@ -13,8 +13,9 @@ import pytest
 from jobq.access import quotas
 from jobq.access.guarded.store import GuardedStore
 from jobq.access.principal import ANYONE, SCOPES, Principal, Scope
-from jobq.access.quotas import TenantLimits, TenantRules
+from jobq.access.quotas import TenantRules
 from jobq.access.schedules import TenantSchedules
+from jobq.access.usage import TenantLimits
 from jobq.core.records.commands import Cancel, Reprioritise, Rerun, SendSignal, Update
 from jobq.core.records.jobs import (
     Claim,

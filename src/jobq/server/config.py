@@ -14,7 +14,8 @@ from typing import Any, get_args, get_origin
 import msgspec
 
 from jobq.access.principal import ClientGrant
-from jobq.access.quotas import TenantLimits, TenantRules
+from jobq.access.quotas import TenantRules
+from jobq.access.usage import TenantLimits
 from jobq.console.yaml_file import read_yaml
 from jobq.core.values.checks import check_int, shown
 from jobq.errors import ConfigError

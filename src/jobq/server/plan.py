@@ -9,7 +9,8 @@ from urllib.parse import quote, urlencode, urlsplit
 
 import msgspec
 
-from jobq.access.quotas import NO_LIMITS, TenantLimits, TenantRules
+from jobq.access.quotas import TenantRules
+from jobq.access.usage import NO_LIMITS, TenantLimits
 from jobq.console.logs import FORMATS, LEVELS
 from jobq.core.values.checks import check_tenant
 from jobq.core.values.people import parse_duration
