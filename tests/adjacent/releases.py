@@ -32,13 +32,13 @@ def next_release(folder: Path, *, changes_data: bool = False) -> Path:
     source = folder / "next" / "src"
     shutil.copytree(THIS, source, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
     stores = source / "jobq" / "stores"
-    schema, version = stores / "sqlite" / "schema.py", stores / "valkey" / "layout_version.py"
+    schema, version = stores / "sqlite" / "schema.py", stores / "valkey" / "layout.py"
     _replace(source / "jobq/core/version.py", r'^__version__ = ".*"', '__version__ = "9.9.0"')
     for path in (schema, version):
         _replace(path, r"^LATEST = \d+", "LATEST = 99")
         if changes_data:
             _replace(path, r"^OLDEST = \d+", "OLDEST = 99")
-    _replace(stores / "valkey" / "functions.py", r'^VERSION = ".*"', 'VERSION = "jobq_v99"')
+    _replace(stores / "valkey" / "library.py", r'^VERSION = ".*"', 'VERSION = "jobq_v99"')
     migrations = stores / "sqlite" / "migrations"
     newest = max(int(path.stem) for path in migrations.glob("*.sql"))
     for number in range(newest + 1, 99):

@@ -17,7 +17,7 @@ from jobq.core.records.states import State
 from jobq.core.records.workers import WorkerRecord
 from jobq.errors import ConfigError, CorruptStore
 from jobq.stores import open_store
-from jobq.stores.valkey.connection import STAMP
+from jobq.stores.valkey.layout import STAMP
 from jobq.stores.valkey.store import ValkeyStore
 from tests.stores.valkey import servers
 from tests.stores.valkey.jobs import spec

@@ -10,8 +10,9 @@ import msgspec
 from jobq.core.rules.layout import refuse_running
 from jobq.errors import ConfigError
 from jobq.stores.valkey.calls import Calls
-from jobq.stores.valkey.connection import LATEST, OLDEST, STAMP, ServerError, read
+from jobq.stores.valkey.connection import ServerError
 from jobq.stores.valkey.keys import Space
+from jobq.stores.valkey.layout import LATEST, OLDEST, STAMP, read
 from jobq.stores.valkey.library import VERSION
 from jobq.stores.valkey.servers import Servers
 

@@ -21,12 +21,12 @@ from jobq.stores.valkey.connection import (
     Connection,
     Reply,
     ServerError,
-    check_layout,
     check_server,
     connect,
     load_library,
     pack,
 )
+from jobq.stores.valkey.layout import check_layout
 
 _MAX_REDIRECTS = 5
 """Servers that one call is sent to. While a Cluster moves a slot, two are enough."""
