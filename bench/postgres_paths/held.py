@@ -18,7 +18,7 @@ from bench.postgres_paths.without import patched
 from jobq.core.records.jobs import Claim, Complete
 from jobq.core.records.queues import QueueConfig, RetentionData
 from jobq.stores import open_store
-from jobq.stores.postgres import fast, held
+from jobq.stores.postgres import fast, snapshots
 from jobq.stores.postgres.floors import LAG_S, STATEMENTS_WITH_FLOORS
 from jobq.stores.postgres.queries import SQL
 from jobq.stores.postgres.store import PostgresStore
@@ -49,7 +49,7 @@ async def two_handles(url: str) -> AsyncIterator[tuple[PostgresStore, PostgresSt
             somebody.execute("set transaction isolation level repeatable read")
             somebody.execute("select count(*) from pg_class")
             await first.tick()
-            await asyncio.sleep(held.HELD_S)
+            await asyncio.sleep(snapshots.HELD_S)
             await _run_jobs(first, 100)  # a snapshot is old if others have begun since
             await first.tick()
             assert first._memory.floors.active

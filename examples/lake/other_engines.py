@@ -10,7 +10,7 @@ from typing import Any
 import duckdb
 import pyarrow.dataset as ds
 
-from jobq.pipeline.reading import data_files
+from jobq.pipeline.parquet_files import data_files
 
 
 def with_duckdb(lake: str) -> list[tuple[Any, ...]]:

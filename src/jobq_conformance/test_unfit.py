@@ -1,5 +1,5 @@
 """Jobs that a worker defers, for either reason: each deferral is recorded with its reason, and the
-two reasons have clocks of their own (core/rules/unknown.py).
+two reasons have clocks of their own (core/rules/deferral.py).
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ import pytest
 from jobq.core.records.commands import Promote, Rerun, Reschedule, Update
 from jobq.core.records.jobs import DeferReason, Deferred, UniqueSpec
 from jobq.core.records.states import State
-from jobq.core.rules import unknown
-from jobq.core.rules.unknown import PutOff, sentence
+from jobq.core.rules import deferral
+from jobq.core.rules.deferral import PutOff, sentence
 from jobq_conformance.kit import (
     HOUR,
     LEASE,
@@ -68,7 +68,7 @@ async def test_each_reason_has_its_own_clock(q: Desk, reasons: tuple[DeferReason
         await put_off(q, "a", reason)
         text = TEXT if reason == "unfit" else ""
         kept = kept.again(reason, now_ms=now, due_ms=1)
-        last = unknown.deferred(last, reason, text, attempt=n, now_ms=now)
+        last = deferral.deferred(last, reason, text, attempt=n, now_ms=now)
     assert last is not None
     assert (await q.get("a")).deferred == last
     for _ in range(2):

@@ -24,7 +24,7 @@ from jobq import (
     testing,
 )
 from jobq.core.records.jobs import JobSpec
-from jobq.core.rules.unknown import GIVE_UP_MS
+from jobq.core.rules.deferral import GIVE_UP_MS
 from jobq.core.values import codec as codecs
 from tests.api.deferrals import deferral
 from tests.executors.apps import unfit

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from jobq.cli import text
-from jobq.core.values.people import parse_duration
+from jobq.core.values.units import parse_duration
 
 
 @pytest.mark.parametrize(

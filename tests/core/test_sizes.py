@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from jobq.core.values.people import parse_size, shown_size
+from jobq.core.values.units import parse_size, shown_size
 
 
 def test_sizes_change_their_unit_before_they_have_four_digits() -> None:

@@ -16,7 +16,7 @@ from jobq.core.records.event_log import KIND_CODES, STATE_CODES, pack, unpack
 from jobq.core.records.events import FIELDS, ITEM, EventPage, EventRecord, Field
 from jobq.core.records.jobs import QueueName
 from jobq.core.records.states import Kind, State
-from jobq.core.values.people import moment
+from jobq.core.values.units import moment
 from jobq.rpc import convert
 from jobq.rpc.contract import METHODS
 from jobq.rpc.v1 import jobs_pb2 as pb

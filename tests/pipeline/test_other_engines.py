@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from jobq.errors import ConfigError
-from jobq.pipeline.reading import data_files
+from jobq.pipeline.parquet_files import data_files
 
 pytest.importorskip("duckdb", reason="needs duckdb: pip install 'jobq[dev]'")
 

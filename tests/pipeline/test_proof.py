@@ -16,7 +16,7 @@ import pytest
 from jobq.core.records.event_log import before
 from jobq.core.records.jobs import JobRecord, QueueName
 from jobq.core.records.states import State
-from jobq.pipeline.audit import ranges
+from jobq.pipeline.audit import number_sets
 from jobq.pipeline.audit.proof import (
     MAX_RANGES,
     Arrived,
@@ -353,21 +353,21 @@ def test_ranges_are_sets(seed: int) -> None:
     for number in one:
         words[number // 64] = words.get(number // 64, 0) | 1 << number % 64
     signed = [(i, m - (1 << 64) if m >> 63 else m) for i, m in words.items()]
-    a, b = ranges.of_words(signed), ranges.union((n, n) for n in other)
+    a, b = number_sets.of_words(signed), number_sets.union((n, n) for n in other)
     assert numbers(a) == one
-    assert numbers(ranges.minus(a, b)) == one - other
-    assert numbers(ranges.both(a, b)) == one & other
-    assert ranges.size(a) == len(one)
+    assert numbers(number_sets.minus(a, b)) == one - other
+    assert numbers(number_sets.both(a, b)) == one & other
+    assert number_sets.size(a) == len(one)
     assert all(x[1] + 1 < y[0] for x, y in itertools.pairwise(a))
 
 
-def numbers(found: ranges.Ranges) -> set[int]:
+def numbers(found: number_sets.Ranges) -> set[int]:
     return {number for first, last in found for number in range(first, last + 1)}
 
 
 def test_ranges_as_people_write_them() -> None:
-    assert ranges.text([(1204, 1377), (1400, 1400)]) == "1,204–1,377, 1,400"
-    assert ranges.text([(n, n) for n in range(1, 11, 2)]) == "1, 3, 5 and 2 more ranges"
+    assert number_sets.text([(1204, 1377), (1400, 1400)]) == "1,204–1,377, 1,400"
+    assert number_sets.text([(n, n) for n in range(1, 11, 2)]) == "1, 3, 5 and 2 more ranges"
 
 
 @pytest.mark.parametrize(

@@ -44,7 +44,7 @@ from tests.rules.kit import Table
 
 KINDS = sorted(
     outcomes.EFFECTS.keys() - {"defer"}
-)  # how long a job is put off is not its outcome's choice: core/rules/unknown.py
+)  # how long a job is put off is not its outcome's choice: core/rules/deferral.py
 DELAYS = st.sampled_from([0, SECOND])
 
 

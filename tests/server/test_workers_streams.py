@@ -10,7 +10,7 @@ import pytest
 from jobq.core.records.commands import Cancel
 from jobq.core.records.jobs import JobKey, JobSpec, LeaseRef, Note
 from jobq.core.records.queues import JobDefaults, QueueConfig
-from jobq.core.rules.unknown import sentence
+from jobq.core.rules.deferral import sentence
 from jobq.errors import ConfigError, InvalidJob, StoreUnavailable
 from jobq.rpc import convert
 from jobq.rpc.v1 import workers_pb2 as pb

@@ -20,7 +20,7 @@ from unittest.mock import patch
 import jobq.stores
 from jobq.api.task_handler import TaskHandler
 from jobq.client import ids
-from jobq.engine import apart, runner
+from jobq.engine import processes, runner
 from jobq.engine.batches import Batches
 from jobq.engine.identity import _process
 from jobq.engine.interrupts import Interrupts
@@ -88,7 +88,7 @@ def _replacements(world: World, chance: random.Random) -> list[tuple[Any, str, A
         (time, "time", lambda: world.wall_ms / 1000),
         (time, "time_ns", lambda: world.wall_ms * 1_000_000),
         (runner, "monotonic", monotonic),
-        (apart, "monotonic", monotonic),
+        (processes, "monotonic", monotonic),
         (os, "urandom", urandom),
         (secrets, "token_hex", token_hex),
         (Keeper, "_start_thread", _keep_in_loop),

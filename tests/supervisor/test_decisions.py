@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from jobq.core.values.people import parse_size
+from jobq.core.values.units import parse_size
 from jobq.executors.cpus import usable_cpus
 from jobq.supervisor.child import Recycling, resident_bytes
 from jobq.supervisor.process import Seat, restart_delay_s

@@ -29,7 +29,7 @@ from jobq.core.rules.waits import StepRecord, child_id, child_note
 from jobq.core.values.checks import Seconds, shown, to_ms
 from jobq.core.values.codec import get_codec
 from jobq.core.values.meta import inherited
-from jobq.core.values.people import moment
+from jobq.core.values.units import moment
 from jobq.errors import ConfigError, InvalidJob, JobNotFound
 from jobq.executors.running import InChild, Running, running
 from jobq.stores.base import CallerTransaction, Store, transactional_of

@@ -15,11 +15,11 @@ from jobq.core.records.events import EventRecord
 from jobq.core.records.jobs import ChildPolicy, Failure, JobRecord, Mode, UniqueMode, UniqueSpec
 from jobq.core.records.states import Kind, QueueKind, State
 from jobq.core.records.workers import WorkerRecord
+from jobq.core.rules.deferral import sentence
 from jobq.core.rules.options import APPLIED, Option
-from jobq.core.rules.unknown import sentence
 from jobq.core.rules.waits import readable
 from jobq.core.values.codec import get_codec
-from jobq.core.values.people import moment, moment_or_none
+from jobq.core.values.units import moment, moment_or_none
 
 # The options that apply to a job: those of its call, else those of its task.
 

@@ -16,7 +16,7 @@ from jobq.core.records.jobs import JobKey
 from jobq.core.rules import locks
 from jobq.core.values import checks
 from jobq.core.values.checks import shown
-from jobq.core.values.people import moment_or_none
+from jobq.core.values.units import moment_or_none
 from jobq.errors import InvalidJob
 
 

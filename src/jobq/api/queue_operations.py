@@ -23,7 +23,7 @@ from jobq.core.records.queues import HoldsRecord, Limits, LimitsRecord, RateData
 from jobq.core.records.states import State
 from jobq.core.values import checks
 from jobq.core.values.checks import Seconds
-from jobq.core.values.people import moment, moment_or_none
+from jobq.core.values.units import moment, moment_or_none
 from jobq.errors import ConfigError
 from jobq.operations import flows, jobs, limits, removal
 from jobq.operations.flows import FlowTree

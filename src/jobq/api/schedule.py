@@ -24,7 +24,7 @@ from jobq.core.records.queues import CatchUp, ScheduleRecord
 from jobq.core.rules import cron
 from jobq.core.rules.new_jobs import check_schedule_id
 from jobq.core.values.checks import shown
-from jobq.core.values.people import moment, moment_or_none
+from jobq.core.values.units import moment, moment_or_none
 from jobq.errors import ConfigError, InvalidJob
 from jobq.operations import schedules
 

@@ -23,8 +23,8 @@ from jobq.cli.address import (
     WrongAddress,
     use_token_file,
 )
-from jobq.console.discreet import Discreet, DiscreetGroup, safe_message
-from jobq.core.values.people import parse_duration, parse_size
+from jobq.console.safe_errors import Discreet, DiscreetGroup, safe_message
+from jobq.core.values.units import parse_duration, parse_size
 from jobq.errors import ConfigError, InvalidJob, JobqError
 
 P = ParamSpec("P")

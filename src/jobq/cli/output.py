@@ -28,7 +28,7 @@ from rich.table import Table
 from rich.text import Text
 
 from jobq.cli.text import clean
-from jobq.console.discreet import safe_message
+from jobq.console.safe_errors import safe_message
 from jobq.core.values.printable import is_harmless, json_text, lines
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ import click
 from jobq.cli.app import run_in_loop
 from jobq.cli.options import FAILED, USAGE, fail
 from jobq.console import logs
-from jobq.console.discreet import Discreet
+from jobq.console.safe_errors import Discreet
 from jobq.core.version import __version__
 from jobq.errors import ConfigError, JobqError
 

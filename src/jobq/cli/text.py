@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from rich.text import Text
 
 from jobq.core.records.states import State
-from jobq.core.values import people
+from jobq.core.values import units
 
 STATE_STYLES: dict[State, str] = {
     State.DELAYED: "blue",
@@ -38,7 +38,7 @@ def clean_lines(value: str) -> str:
 
 def duration(ms: float | None) -> str:
     """A rounded duration in at most two units: `340ms`, `12s`, `4m05s`, `3h12m`, `5d`."""
-    return "-" if ms is None else people.duration_text(ms)
+    return "-" if ms is None else units.duration_text(ms)
 
 
 def relative(at_ms: int | None, now_ms: int) -> str:

@@ -21,7 +21,7 @@ from jobq.cli.probes import ProbeOptions, check_prometheus, probe_options, worke
 from jobq.cli.server import is_server_config, worker_options
 from jobq.cli.supervise import Link, check_shared, supervise, supervision_options
 from jobq.console import logs
-from jobq.console.discreet import Discreet
+from jobq.console.safe_errors import Discreet
 from jobq.console.yaml_file import read_yaml
 from jobq.core.version import __version__
 from jobq.errors import ConfigError, InvalidJob, JobqError

@@ -16,8 +16,8 @@ from contextlib import asynccontextmanager, suppress
 from jobq.client.connection import Session
 from jobq.client.deadlines import Deadline
 from jobq.core.records.jobs import JobKey, JobRecord, JobSpec, PutResult, Signal, Topic
+from jobq.core.rules.deferral import sentence
 from jobq.core.rules.limits import queue_full
-from jobq.core.rules.unknown import sentence
 from jobq.errors import JobNotFound, JobqError, QueueClosed, StoreUnavailable, WaitTimeout
 
 log = logging.getLogger("jobq")

@@ -36,7 +36,6 @@ from jobq.core.records.jobs import (
 )
 from jobq.core.rules.decide import End, Raised, Released, Unknown, decide
 from jobq.core.rules.outcomes import unreadable
-from jobq.engine.apart import ApartRuns
 from jobq.engine.batches import Batches
 from jobq.engine.child_tasks import unguarded
 from jobq.engine.handler import BUILTIN, Around, AroundOf, Executors, Handler
@@ -45,6 +44,7 @@ from jobq.engine.interrupts import Interrupts
 from jobq.engine.journal import Journal
 from jobq.engine.last_chance import LastChance, is_isolated
 from jobq.engine.notes import Notes
+from jobq.engine.processes import ApartRuns
 from jobq.engine.run import LeaseOver, Run
 from jobq.engine.slots import Bell, Slots
 from jobq.errors import JobqError

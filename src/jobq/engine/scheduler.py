@@ -16,8 +16,8 @@ from msgspec.structs import replace
 from jobq.core.records.jobs import QueueName
 from jobq.core.records.queues import Fire, ScheduleRecord, ScheduleSpec
 from jobq.core.rules.cron import first_time, plan
-from jobq.core.values.people import moment
 from jobq.core.values.printable import one_line
+from jobq.core.values.units import moment
 from jobq.engine.identity import WorkerSettings
 from jobq.engine.service import NOT_NOW, Service
 from jobq.engine.upkeep import Leader

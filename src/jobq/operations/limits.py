@@ -13,7 +13,7 @@ from jobq.core.records.jobs import QueueName
 from jobq.core.records.queues import Limits, LimitsRecord, QueueRecord
 from jobq.core.values import checks
 from jobq.core.values.checks import shown
-from jobq.core.values.people import parse_duration
+from jobq.core.values.units import parse_duration
 from jobq.errors import ConfigError
 from jobq.operations.listing import find_queue
 from jobq.stores.base import Store

@@ -11,7 +11,7 @@ from jobq.core.records.states import State
 from jobq.core.values import checks
 from jobq.core.values.codec import JSON
 from jobq.core.values.meta import check_meta
-from jobq.core.values.people import moment
+from jobq.core.values.units import moment
 from jobq.errors import InvalidJob
 
 TIMES = ("created_after", "created_before", "ended_after", "ended_before")

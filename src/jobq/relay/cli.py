@@ -11,7 +11,7 @@ from pathlib import Path
 import click
 
 from jobq.console import logs
-from jobq.console.discreet import Discreet, safe_message
+from jobq.console.safe_errors import Discreet, safe_message
 from jobq.core.version import __version__
 from jobq.errors import ConfigError, JobqError
 from jobq.relay.relay import Relay

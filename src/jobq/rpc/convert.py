@@ -24,9 +24,9 @@ from jobq.core.records.jobs import (
     RetryData,
     UniqueSpec,
 )
+from jobq.core.rules.deferral import sentence
 from jobq.core.rules.new_jobs import check_spec
 from jobq.core.rules.options import check_retry
-from jobq.core.rules.unknown import sentence
 from jobq.core.values import checks
 from jobq.rpc.v1 import common_pb2 as common
 from jobq.rpc.v1 import jobs_pb2 as pb

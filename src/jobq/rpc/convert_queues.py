@@ -25,7 +25,7 @@ from jobq.core.records.workers import WorkerRecord
 from jobq.core.values import checks
 from jobq.core.values.checks import MAX_COUNT, MAX_MS, check_choice, check_int
 from jobq.core.values.meta import check_event_names
-from jobq.core.values.people import moment
+from jobq.core.values.units import moment
 from jobq.errors import ConfigError, InvalidJob
 from jobq.rpc.convert import text
 from jobq.rpc.v1 import admin_pb2 as pb

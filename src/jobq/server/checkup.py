@@ -7,8 +7,8 @@ import os
 from collections.abc import Awaitable, Callable
 from typing import NamedTuple
 
-from jobq.console.discreet import safe_message
 from jobq.console.probes import Answer, Route, answer
+from jobq.console.safe_errors import safe_message
 from jobq.core.values.printable import redacted_url
 from jobq.engine.service import Outage
 from jobq.server.plan import Plan

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 
 from jobq.core.values.checks import Seconds, to_epoch_ms, to_ms
-from jobq.core.values.people import moment
+from jobq.core.values.units import moment
 from jobq.errors import ConfigError
 
 

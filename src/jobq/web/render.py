@@ -25,9 +25,9 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from starlette.requests import Request
 from starlette.responses import HTMLResponse
 
-from jobq.core.values import people, printable
+from jobq.core.values import printable, units
 from jobq.core.values.checks import MAX_EPOCH_MS
-from jobq.core.values.people import shown_size
+from jobq.core.values.units import shown_size
 from jobq.web.data.actions import ACTIONS
 from jobq.web.data.jobs import JobRow
 from jobq.web.data.queues import Minute, QueueRow, Spread
@@ -62,7 +62,7 @@ def plural(n: int, noun: str) -> str:
 
 def duration(ms: float | None) -> str:
     """A rounded duration in at most two units, or a dash."""
-    return "–" if ms is None else people.duration_text(ms)
+    return "–" if ms is None else units.duration_text(ms)
 
 
 def ago(at_ms: int | None, now_ms: int) -> str:
@@ -74,7 +74,7 @@ def ago(at_ms: int | None, now_ms: int) -> str:
         gap = (gap + 500) // 1000 * 1000
     if gap < 1000:
         return "now"
-    text = f"{gap // 1000}s" if gap < 60_000 else people.duration_text(gap)
+    text = f"{gap // 1000}s" if gap < 60_000 else units.duration_text(gap)
     return f"{text} ago" if at_ms <= now_ms else f"in {text}"
 
 
@@ -154,7 +154,7 @@ def spread(value: Spread | None) -> str:
     if value is None:
         return "no run has ended recently"
     found = (("p50", value.p50_ms), ("p95", value.p95_ms), ("p99", value.p99_ms))
-    words = ", ".join(f"{name} {people.duration_text(ms)}" for name, ms in found)
+    words = ", ".join(f"{name} {units.duration_text(ms)}" for name, ms in found)
     return f"{words}, over the last {plural(value.of, 'run')}"
 
 

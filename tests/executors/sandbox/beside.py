@@ -20,7 +20,7 @@ from typing import Any
 
 from jobq.core.policies import Permissions
 from jobq.errors import ConfigError
-from jobq.executors.sandbox.held import Confined, Held
+from jobq.executors.sandbox.granted_files import Confined, Held
 from jobq.executors.sandbox.kernel import this_kernel_to_a_child
 from tests.executors.sandbox.lives import live
 

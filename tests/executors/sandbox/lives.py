@@ -25,7 +25,7 @@ from jobq.core.policies import Permissions
 from jobq.errors import ConfigError
 from jobq.executors.sandbox import Workspace
 from jobq.executors.sandbox.apply import restrict
-from jobq.executors.sandbox.held import Confined, Held
+from jobq.executors.sandbox.granted_files import Confined, Held
 from jobq.executors.sandbox.kernel import Kernel, this_kernel_to_a_child
 from jobq.executors.sandbox.syscalls import call
 

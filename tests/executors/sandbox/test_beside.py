@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from jobq import ConfigError, Permissions
-from jobq.executors.sandbox import held, secrets
-from jobq.executors.sandbox.held import Confined, Held
+from jobq.executors.sandbox import granted_files, secrets
+from jobq.executors.sandbox.granted_files import Confined, Held
 from tests.executors.sandbox.beside import KINDS, PUBLIC, Outcome, cases
 from tests.executors.sandbox.channel import ROOT
 
@@ -47,7 +47,7 @@ def test_a_folder_with_too_many_entries_is_refused(
     for n in range(4):
         (tmp_path / f"{n}.py").touch()
     monkeypatch.setattr(sys, "path", [str(tmp_path), *(p for p in sys.path if "python3" in p)])
-    monkeypatch.setattr(held, "MAX_ENTRIES", 3)
+    monkeypatch.setattr(granted_files, "MAX_ENTRIES", 3)
     with pytest.raises(ConfigError, match=rf"{tmp_path} is on sys.path and has too many entries"):
         Held([Confined("task t", Permissions())])
 

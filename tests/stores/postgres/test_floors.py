@@ -7,7 +7,7 @@ import random
 import pytest
 
 from jobq.core.values.checks import MAX_PRIORITY
-from jobq.stores.postgres import held
+from jobq.stores.postgres import snapshots
 from jobq.stores.postgres.floors import (
     EVERYTHING,
     FIRST,
@@ -18,7 +18,7 @@ from jobq.stores.postgres.floors import (
     QueueFloors,
     Range,
 )
-from jobq.stores.postgres.held import Held
+from jobq.stores.postgres.snapshots import Held
 
 LATER = 2 * LAG_S
 
@@ -123,36 +123,36 @@ def test_a_snapshot_that_gets_older_is_held() -> None:
     leader = Held()
     leader.saw(100, 5, 0.0)
     assert not leader.held
-    leader.saw(200, 105, held.HELD_S)
+    leader.saw(200, 105, snapshots.HELD_S)
     assert leader.held
     assert leader.floors
-    leader.saw(300, 3, 2 * held.HELD_S)
+    leader.saw(300, 3, 2 * snapshots.HELD_S)
     assert not leader.floors
 
 
 def test_short_snapshots_are_not_held() -> None:
     leader = Held()
     for n in range(10):
-        leader.saw(100 * n, 20, n * held.HELD_S)
+        leader.saw(100 * n, 20, n * snapshots.HELD_S)
         assert not leader.held
-    leader.saw(1000, None, 10 * held.HELD_S)
+    leader.saw(1000, None, 10 * snapshots.HELD_S)
     assert not leader.held
 
 
 def test_looks_from_the_beginning_take_a_bounded_share_of_the_time() -> None:
     leader = Held()
     leader.saw(100, 5, 0.0)
-    leader.saw(200, 105, held.HELD_S)
+    leader.saw(200, 105, snapshots.HELD_S)
     assert leader.full(10.0)
     leader.scanned(10.0, 12.0)
-    assert not leader.full(12.0 + 2 * held.SHARE - 1)
-    assert leader.full(12.0 + 2 * held.SHARE)
+    assert not leader.full(12.0 + 2 * snapshots.SHARE - 1)
+    assert leader.full(12.0 + 2 * snapshots.SHARE)
 
 
 def test_floors_stay_until_a_look_from_the_beginning_is_fast_again() -> None:
     leader = Held()
     leader.saw(100, 5, 0.0)
-    leader.saw(200, 105, held.HELD_S)
+    leader.saw(200, 105, snapshots.HELD_S)
     leader.scanned(10.0, 12.0)
     leader.saw(300, 3, 20.0)
     assert not leader.held

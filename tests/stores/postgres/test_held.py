@@ -11,7 +11,7 @@ import pytest
 from jobq.core.records.commands import Remove, Reprioritise, Rerun
 from jobq.core.records.queues import QueueConfig, RetentionData
 from jobq.stores import open_store
-from jobq.stores.postgres import fast, floors, held
+from jobq.stores.postgres import fast, floors, snapshots
 from jobq.stores.postgres.store import PostgresStore
 from jobq_conformance.kit import (
     MINUTE,
@@ -56,10 +56,10 @@ def server() -> Iterator[Server]:
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Handles notice a snapshot at once, and look from the beginning only when they are told to."""
     monkeypatch.setattr(floors, "LAG_S", 0.0)
-    monkeypatch.setattr(held, "HELD_S", 0.0)
-    monkeypatch.setattr(held, "ASK_S", 0.0)
-    monkeypatch.setattr(held, "FULL_S", 3600.0)
-    monkeypatch.setattr(held, "SLOW_S", 3600.0)
+    monkeypatch.setattr(snapshots, "HELD_S", 0.0)
+    monkeypatch.setattr(snapshots, "ASK_S", 0.0)
+    monkeypatch.setattr(snapshots, "FULL_S", 3600.0)
+    monkeypatch.setattr(snapshots, "SLOW_S", 3600.0)
 
 
 @pytest.fixture
@@ -71,7 +71,7 @@ def steady(monkeypatch: pytest.MonkeyPatch) -> None:
     """
     monkeypatch.setattr(fast, "STAYS_S", 3600.0)
     monkeypatch.setattr(fast, "BUSY_S", 3600.0)
-    monkeypatch.setattr(held, "FRESH_S", 3600.0)
+    monkeypatch.setattr(snapshots, "FRESH_S", 3600.0)
 
 
 @contextmanager
@@ -401,7 +401,7 @@ async def test_a_job_that_comes_back_is_claimed_at_once(
 async def test_without_a_leader_claims_read_from_the_beginning_again(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(held, "FRESH_S", 0.0)
+    monkeypatch.setattr(snapshots, "FRESH_S", 0.0)
     with snapshot_of_somebody(server), psycopg.connect(server.url) as other:
         async with opened(server) as desk:
             await rounds(desk, 1)

@@ -11,8 +11,8 @@ from itertools import compress
 from msgspec.structs import replace
 
 from jobq.access.guarded.rules import MAX_LIMIT, READ, Guard, aligned, bounded
+from jobq.access.input_checks import check_outcome, check_parts, check_span, check_word
 from jobq.access.quotas import ROOM_MS
-from jobq.access.specs import check_outcome, check_parts, check_span, check_word
 from jobq.client.connection import batches
 from jobq.core.records.defaults import LOG_LINES, LONGEST_LINE
 from jobq.core.records.failures import bounded_failure

@@ -9,8 +9,8 @@ from itertools import compress
 from msgspec.structs import replace
 
 from jobq.access.guarded.rules import ADMIN, Guard, aligned, bounded, passed
+from jobq.access.input_checks import check_span
 from jobq.access.schedules import TenantSchedules
-from jobq.access.specs import check_span
 from jobq.core.records.commands import (
     Altered,
     AnyCommand,

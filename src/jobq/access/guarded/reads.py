@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from itertools import compress
 
 from jobq.access.guarded.rules import Guard, aligned, passed
-from jobq.access.specs import check_word
+from jobq.access.input_checks import check_word
 from jobq.core.records.jobs import JobKey, JobRecord, QueueName
 from jobq.core.records.queues import QueueRecord
 from jobq.errors import QuotaExceeded

@@ -8,9 +8,9 @@ from collections.abc import Callable, Coroutine, Iterable, Sequence
 from types import NoneType
 from typing import Any, Concatenate, ParamSpec, TypeVar, get_args, get_type_hints
 
+from jobq.access.input_checks import check_word
 from jobq.access.principal import Principal, Scope
 from jobq.access.quotas import TenantRules
-from jobq.access.specs import check_word
 from jobq.access.table import DOORS
 from jobq.core.records.jobs import Edge, Filter, QueueName
 from jobq.core.records.states import State

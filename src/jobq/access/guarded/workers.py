@@ -8,7 +8,7 @@ from typing import Self
 from msgspec.structs import replace
 
 from jobq.access.guarded.rules import Guard, bounded
-from jobq.access.specs import check_ttl, check_word, check_worker
+from jobq.access.input_checks import check_ttl, check_word, check_worker
 from jobq.core.records.jobs import QueueName
 from jobq.core.records.workers import Beat, WorkerRecord, WorkerRequest
 

@@ -22,7 +22,7 @@ from jobq.cli import text
 from jobq.cli.ctl import documents
 from jobq.cli.options import FAILED, Ctl, confirm, fail, yes_option
 from jobq.cli.output import Column, bar_with_remarks, table
-from jobq.core.values.people import parse_duration
+from jobq.core.values.units import parse_duration
 from jobq.errors import StoreUnavailable
 from jobq.operations.bulk import OPERATIONS, BulkProgress, Operation
 from jobq.operations.selecting import TIMES, JobCriteria

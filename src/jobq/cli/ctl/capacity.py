@@ -13,8 +13,8 @@ from rich.text import Text
 
 from jobq.cli.options import DURATION, FAILED, Command, Format, Size, guarded
 from jobq.cli.output import Column, Output, details, table
-from jobq.core.values import people
-from jobq.core.values.people import shown_size
+from jobq.core.values import units
+from jobq.core.values.units import shown_size
 from jobq.operations.capacity import Load, Plan, default_measured, plan, read_measured
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ def _figure(
     name = name or flag.removeprefix("--").replace("-", "_")
     default = _DEFAULTS[name]
     if kind is DURATION:
-        shown = people.duration_text(default * 1000)
+        shown = units.duration_text(default * 1000)
     else:
         shown = f"{default:.0%}" if isinstance(kind, Share) else f"{default}"
     return click.option(

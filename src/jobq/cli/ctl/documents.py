@@ -19,8 +19,8 @@ from jobq.core.records.jobs import Failure, JobKey, JobRecord
 from jobq.core.records.queues import MinuteRecord, QueueRecord, StatsRecord
 from jobq.core.records.states import State
 from jobq.core.records.workers import WorkerRecord
+from jobq.core.rules.deferral import sentence
 from jobq.core.rules.options import APPLIED, Option
-from jobq.core.rules.unknown import sentence
 from jobq.core.rules.waits import StepRecord, readable
 from jobq.core.values.codec import get_codec
 

@@ -14,8 +14,8 @@ from jobq.cli.ctl import documents
 from jobq.cli.output import Cell, Column, details, table
 from jobq.core.records.jobs import Failure, JobRecord, RetryData
 from jobq.core.records.states import State
+from jobq.core.rules.deferral import sentence
 from jobq.core.rules.options import APPLIED, Option
-from jobq.core.rules.unknown import sentence
 from jobq.core.rules.waits import StepRecord, readable
 
 _COLUMNS = (

@@ -16,7 +16,7 @@ from jobq.cli.ctl.queue_view import queue_table, summarize
 from jobq.cli.options import Command, Ctl, chosen_url, fail, guarded, on_store
 from jobq.cli.output import Column, Output, details, table
 from jobq.core.records.states import State
-from jobq.core.values.people import shown_size
+from jobq.core.values.units import shown_size
 from jobq.core.version import __version__
 from jobq.errors import StoreUnavailable
 from jobq.stores.base import database_of

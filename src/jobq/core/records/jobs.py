@@ -228,7 +228,7 @@ class Lease(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     timeout_ms: int | None = None
     saved: bytes | None = None  # what Snooze(saved=…), a wait or a checkpoint saved
     cancel_asked: bool = False
-    # The job was deferred: since when no worker has known its task (core/rules/unknown.py)
+    # The job was deferred: since when no worker has known its task (core/rules/deferral.py)
     unknown_ms: int | None = None
     # The job has stalled before, and its next stall fails it. Such a lease is alone in its reply.
     last_chance: bool = False
@@ -325,7 +325,7 @@ class Defer(Outcome, frozen=True, kw_only=True, tag="defer"):
 
     It does not know the task, or the arguments do not fit it: then `text` says why. Does not count
     as a failure. A job that has only been deferred counts as not yet started. In a keyed queue the
-    job keeps its place and its key is held instead (core/rules/unknown.py).
+    job keeps its place and its key is held instead (core/rules/deferral.py).
     """
 
     delay_ms: int
@@ -415,7 +415,7 @@ class Note(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Deferred(msgspec.Struct, frozen=True, array_like=True):
-    """How a job was last deferred in this life (core/rules/unknown.py)."""
+    """How a job was last deferred in this life (core/rules/deferral.py)."""
 
     reason: DeferReason
     text: str = ""  # what does not fit

@@ -34,7 +34,7 @@ from jobq.core.records.jobs import (
     RetryLater,
     SnoozeFor,
 )
-from jobq.core.rules import backoff, unknown
+from jobq.core.rules import backoff, deferral
 from jobq.core.rules.backoff import Random
 from jobq.core.values.codec import get_codec
 from jobq.errors import UndecodableArguments, UnfitArguments, UnstorableResult
@@ -164,10 +164,10 @@ def _deferred(lease: Lease, reason: DeferReason, error: Exception, now_ms: int) 
 
     After a time the job fails with this error, whatever retries it has.
     """
-    delay_ms = unknown.delay_ms(lease, reason, now_ms)
+    delay_ms = deferral.delay_ms(lease, reason, now_ms)
     if delay_ms is None:
         return _final(lease, error, reason, now_ms)
-    text = "" if reason == "unknown" else bounded(str(error), unknown.MAX_TEXT)
+    text = "" if reason == "unknown" else bounded(str(error), deferral.MAX_TEXT)
     return Defer(
         queue=lease.queue,
         id=lease.id,

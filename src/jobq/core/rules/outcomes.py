@@ -32,8 +32,8 @@ from jobq.core.records.jobs import (
     SnoozeFor,
 )
 from jobq.core.records.states import Kind, State
+from jobq.core.rules.deferral import MAX_TEXT
 from jobq.core.rules.options import check_edges
-from jobq.core.rules.unknown import MAX_TEXT
 from jobq.core.values.checks import (
     MAX_COUNT,
     MAX_EPOCH_MS,

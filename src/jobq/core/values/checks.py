@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from datetime import datetime, timedelta
 from uuid import UUID
 
-from jobq.core.values.people import parse_size
+from jobq.core.values.units import parse_size
 from jobq.errors import ConfigError, InvalidJob, JobqError, PayloadTooLarge
 
 Seconds = float | timedelta

@@ -21,7 +21,7 @@ The escape suite (tests/executors/sandbox) tries to get out, with and without ea
 from jobq.executors.sandbox.apply import Sandbox, apply
 from jobq.executors.sandbox.defaults import environment, visible_urls
 from jobq.executors.sandbox.explain import explain, explain_signal
-from jobq.executors.sandbox.held import Confined
+from jobq.executors.sandbox.granted_files import Confined
 from jobq.executors.sandbox.kernel import Feature, check, features, machine
 from jobq.executors.sandbox.watch import Sandboxes, Watch
 from jobq.executors.sandbox.workspace import Workspace

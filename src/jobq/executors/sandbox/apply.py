@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from jobq.core.policies import Permissions
 from jobq.errors import ConfigError
-from jobq.executors.sandbox import calls, defaults, held, limits, privileges
+from jobq.executors.sandbox import calls, defaults, granted_files, limits, privileges
 from jobq.executors.sandbox.descriptors import Descriptors
 from jobq.executors.sandbox.kernel import (
     Kernel,
@@ -195,10 +195,10 @@ def _ruleset(
     rules.allow_existing([defaults.NULL], READ_FILE | WRITE_FILE)
     rules.allow(workspace.folder, READ | WRITE)
     if workspace.inherited:
-        held.allow(rules, held.read_grants(workspace.inherited[0]))
+        granted_files.allow(rules, granted_files.read_grants(workspace.inherited[0]))
     else:  # no worker has opened the files: this process does
-        opened = held.Held([held.Confined("this process", permissions)])
-        held.allow(rules, opened.grants(permissions))
+        opened = granted_files.Held([granted_files.Confined("this process", permissions)])
+        granted_files.allow(rules, opened.grants(permissions))
         opened.close()
     programs = [*run, *(defaults.loaders() if run or permissions.run else ())]
     rules.allow_existing(programs, EXECUTE | READ_FILE)

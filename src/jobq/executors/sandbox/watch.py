@@ -12,7 +12,7 @@ from pathlib import Path
 
 from jobq.core.policies import Permissions
 from jobq.executors.cpus import usable_cpus
-from jobq.executors.sandbox.held import Confined, Held
+from jobq.executors.sandbox.granted_files import Confined, Held
 from jobq.executors.sandbox.limits import cgroup_ms, members
 from jobq.executors.sandbox.syscalls import supported
 from jobq.executors.sandbox.workspace import Workspace

@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from jobq.core.policies import Permissions
-from jobq.executors.sandbox.held import WORKSPACE_PREFIX, Held
+from jobq.executors.sandbox.granted_files import WORKSPACE_PREFIX, Held
 from jobq.executors.sandbox.limits import counts_processes, make_cgroups, remove_cgroup
 from jobq.executors.sandbox.trees import remove_contents
 

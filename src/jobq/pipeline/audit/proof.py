@@ -35,8 +35,8 @@ import msgspec
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from jobq.pipeline.audit import ranges
-from jobq.pipeline.audit.ranges import Range
+from jobq.pipeline.audit import number_sets
+from jobq.pipeline.audit.number_sets import Range
 from jobq.pipeline.formats import Part
 from jobq.pipeline.lake import Lake
 from jobq.pipeline.tables import EVENTS, MARKS, Table, struct
@@ -129,7 +129,7 @@ class LogProof(msgspec.Struct, frozen=True, kw_only=True):
     def waiting(self) -> list[Range]:
         """The numbers that are not here yet, although later ones are."""
         known = [(gap.first, gap.last) for gap in self.gaps]
-        return ranges.missing(ranges.union(self.ahead, known), self.proved + 1, self.last)
+        return number_sets.missing(number_sets.union(self.ahead, known), self.proved + 1, self.last)
 
 
 def advanced(log: LogProof, new: Arrived) -> LogProof:
@@ -145,39 +145,39 @@ def advanced(log: LogProof, new: Arrived) -> LogProof:
         for count in {*log.marks, *new.marks}
     }
     log = msgspec.structs.replace(log, marks=marks)
-    here = ranges.union(log.ahead, new.numbers)
+    here = number_sets.union(log.ahead, new.numbers)
     shipped = max(log.shipped, new.proved)
     last = max([log.last, *(last for _, last in here), *(gap.number for gap in new.gaps)])
     known = [(gap.first, gap.last) for gap in log.gaps]
-    holes = ranges.minus(ranges.missing(here, log.proved + 1, max(last, shipped)), known)
+    holes = number_sets.minus(number_sets.missing(here, log.proved + 1, max(last, shipped)), known)
     gaps = _removed(holes, new)
-    holes = ranges.minus(holes, [(gap.first, gap.last) for gap in gaps])
+    holes = number_sets.minus(holes, [(gap.first, gap.last) for gap in gaps])
     gaps += [
         *_dropped(log, holes, new),
         *(
             Gap(first=first, last=end, why="in quarantine")
-            for first, end in ranges.both(holes, new.quarantined)
+            for first, end in number_sets.both(holes, new.quarantined)
         ),
     ]
-    holes = ranges.minus(holes, [(gap.first, gap.last) for gap in gaps])
+    holes = number_sets.minus(holes, [(gap.first, gap.last) for gap in gaps])
     lost = [(first, min(end, shipped)) for first, end in holes if first <= shipped]
     late = [max(first, shipped + 1) for first, end in holes if end > shipped]
     proved = late[0] - 1 if late else max(last, shipped)
-    again = ranges.both(new.numbers, [(1, log.proved)])
+    again = number_sets.both(new.numbers, [(1, log.proved)])
     return msgspec.structs.replace(
         log,
         proved=proved,
         last=last,
         last_at_ms=new.last_at_ms if last > log.last else log.last_at_ms,
-        lost=tuple(_bounded(ranges.union(ranges.minus(log.lost, new.numbers), lost))),
+        lost=tuple(_bounded(number_sets.union(number_sets.minus(log.lost, new.numbers), lost))),
         gaps=(*log.gaps, *gaps)[-MAX_RANGES:],
         erased=_hull((*log.erased, *new.erased)),
-        ahead=tuple(ranges.minus(here, [(0, proved)])),
+        ahead=tuple(number_sets.minus(here, [(0, proved)])),
         marked=max([log.marked, *new.marked, *(n for of in marks.values() for n in of.values())]),
         twice=log.twice
         + new.twice
-        + ranges.size(ranges.minus(ranges.minus(again, log.lost), known)),
-        refilled=log.refilled + ranges.size(ranges.both(again, log.lost)),
+        + number_sets.size(number_sets.minus(number_sets.minus(again, log.lost), known)),
+        refilled=log.refilled + number_sets.size(number_sets.both(again, log.lost)),
     )
 
 
@@ -218,7 +218,7 @@ def kept_from(
 def _removed(holes: Sequence[Range], new: Arrived) -> list[Gap]:
     """What retention removed before an audit could read it, or before an audit of everything."""
     unrecorded = [(1, new.kept_from - 1)] if new.kept_from > 1 else []
-    gone = ranges.both(holes, ranges.union(new.removed, unrecorded))
+    gone = number_sets.both(holes, number_sets.union(new.removed, unrecorded))
     return [Gap(first=first, last=last, why="removed by retention") for first, last in gone]
 
 

@@ -19,9 +19,9 @@ from pyspark.sql import DataFrame, Row
 from pyspark.sql import functions as F
 
 from jobq.core.records.wire import GAP
-from jobq.pipeline.audit import ranges
+from jobq.pipeline.audit import number_sets
+from jobq.pipeline.audit.number_sets import Range, Ranges
 from jobq.pipeline.audit.proof import MAX_RANGES, LogKey, Proof
-from jobq.pipeline.audit.ranges import Range, Ranges
 from jobq.pipeline.formats import Part
 from jobq.pipeline.lake import Lake
 from jobq.pipeline.tables import EVENTS, QUARANTINE
@@ -37,7 +37,9 @@ def log_key(row: Row) -> LogKey:
     return (row.tenant, row.queue, row.log, row.shard)
 
 
-def numbers_of_events(rows: DataFrame) -> tuple[dict[LogKey, list[ranges.Range]], list[LogKey]]:
+def numbers_of_events(
+    rows: DataFrame,
+) -> tuple[dict[LogKey, list[number_sets.Range]], list[LogKey]]:
     """The numbers of each log, and the logs in which a number occurs more than once."""
     words = numbers.words(rows).persist()
     try:
@@ -46,8 +48,8 @@ def numbers_of_events(rows: DataFrame) -> tuple[dict[LogKey, list[ranges.Range]]
         words.unpersist()
 
 
-def _of_words(words: DataFrame) -> tuple[dict[LogKey, list[ranges.Range]], list[LogKey]]:
-    found: dict[LogKey, list[ranges.Range]] = {}
+def _of_words(words: DataFrame) -> tuple[dict[LogKey, list[number_sets.Range]], list[LogKey]]:
+    found: dict[LogKey, list[number_sets.Range]] = {}
     holey, again = [], set()
     for row in numbers.buckets(words).collect():
         if row.rows > row.numbers:
@@ -64,18 +66,18 @@ def _of_words(words: DataFrame) -> tuple[dict[LogKey, list[ranges.Range]], list[
         for row in numbers.words_of(words, frame).toLocalIterator():
             masks.setdefault(log_key(row), []).append((row.word, row.mask))
         for key, words_of in masks.items():
-            found.setdefault(key, []).extend(ranges.of_words(words_of))
-    return {key: ranges.union(of) for key, of in found.items()}, sorted(again)
+            found.setdefault(key, []).extend(number_sets.of_words(words_of))
+    return {key: number_sets.union(of) for key, of in found.items()}, sorted(again)
 
 
-def numbers_of_quarantine(rows: DataFrame) -> dict[LogKey, list[ranges.Range]]:
+def numbers_of_quarantine(rows: DataFrame) -> dict[LogKey, list[number_sets.Range]]:
     """The numbers of records in quarantine, as far as the records have them."""
-    found: dict[LogKey, list[ranges.Range]] = {}
+    found: dict[LogKey, list[number_sets.Range]] = {}
     known = rows.where("tenant IS NOT NULL AND queue IS NOT NULL AND number > 0")
     for row in known.select(*numbers.log_columns(), "number").limit(MAX_QUARANTINED).collect():
         if row.log:
             found.setdefault(log_key(row), []).append((row.number, row.number))
-    return {key: ranges.union(of) for key, of in found.items()}
+    return {key: number_sets.union(of) for key, of in found.items()}
 
 
 class RemovedLog(msgspec.Struct, frozen=True, kw_only=True):
@@ -118,11 +120,11 @@ def plus(
     """What is removed after the numbers `events` and the gaps with these numbers are gone too.
 
     With a gap goes the reason why the numbers before it are missing, so they count as removed."""
-    found = {key: ranges.union(of) for key, of in known.numbers.items()}
+    found = {key: number_sets.union(of) for key, of in known.numbers.items()}
     for key in {*events, *gaps}:
-        here = ranges.union(found.get(key, ()), events.get(key, ()))
+        here = number_sets.union(found.get(key, ()), events.get(key, ()))
         dropped = [hole for number in gaps.get(key, ()) for hole in _ending_at(here, number)]
-        found[key] = ranges.union(here, dropped)
+        found[key] = number_sets.union(here, dropped)
     return Removed(
         before=known.before,
         logs=tuple(
@@ -134,7 +136,7 @@ def plus(
 
 def _ending_at(here: Ranges, number: int) -> list[Range]:
     """The missing numbers that end with this one."""
-    return [hole for hole in ranges.missing(here, 1, number)[-1:] if hole[1] == number]
+    return [hole for hole in number_sets.missing(here, 1, number)[-1:] if hole[1] == number]
 
 
 def _bounded(found: Sequence[Range]) -> tuple[Range, ...]:
@@ -158,7 +160,7 @@ def record(lake: Lake, events: Sequence[Part], quarantine: Sequence[Part]) -> st
     rows = lake.read(EVENTS, events)
     found, _ = numbers_of_events(rows)
     for key, more in numbers_of_quarantine(lake.read(QUARANTINE, quarantine)).items():
-        found[key] = ranges.union(found.get(key, ()), more)
+        found[key] = number_sets.union(found.get(key, ()), more)
     gaps: dict[LogKey, list[int]] = {}
     for row in rows.where(F.col("kind") == GAP).select(*numbers.log_columns(), "number").collect():
         gaps.setdefault(log_key(row), []).append(row.number)

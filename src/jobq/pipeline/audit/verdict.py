@@ -22,7 +22,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from jobq.pipeline.audit import ranges
+from jobq.pipeline.audit import number_sets
 from jobq.pipeline.audit.proof import MAX_RANGES, Gap, LogProof, QueueTotals
 from jobq.pipeline.audit.store import Contradiction, StoreView
 from jobq.pipeline.transforms.conservation import HELD
@@ -112,7 +112,8 @@ class QueueAudit(msgspec.Struct, frozen=True, kw_only=True):
             if log.lost:
                 most = "up to " if len(log.lost) >= MAX_RANGES else ""
                 found.append(
-                    f"{most}{ranges.size(log.lost):,} × lost: {ranges.text(log.lost)}{where}"
+                    f"{most}{number_sets.size(log.lost):,} × lost: "
+                    f"{number_sets.text(log.lost)}{where}"
                 )
             if log.twice:
                 found.append(f"{log.twice:,} × number of two events{where}")
@@ -164,8 +165,8 @@ class QueueAudit(msgspec.Struct, frozen=True, kw_only=True):
             where = _shard(log, self.logs)
             if log.waiting and not log.shipped:
                 found.append(
-                    f"missing: {ranges.text(log.waiting)}{where}; without marks of a relay, these "
-                    "may be late or lost"
+                    f"missing: {number_sets.text(log.waiting)}{where}; without marks of a relay, "
+                    "these may be late or lost"
                 )
             if log.refilled:
                 found.append(
@@ -185,7 +186,7 @@ class QueueAudit(msgspec.Struct, frozen=True, kw_only=True):
     def exceptions(self) -> list[str]:
         """What the proof leaves out, and how far it goes."""
         found = [
-            f"except {ranges.text([(gap.first, gap.last)])}{_shard(log, self.logs)}, "
+            f"except {number_sets.text([(gap.first, gap.last)])}{_shard(log, self.logs)}, "
             + (gap.why if gap.at_ms is None else f"dropped unread on {_utc(gap.at_ms)}")
             for log in self.logs
             for gap in log.gaps[:3]
@@ -193,7 +194,7 @@ class QueueAudit(msgspec.Struct, frozen=True, kw_only=True):
         if more := sum(max(0, len(log.gaps) - 3) for log in self.logs):
             found.append(f"and {more:,} more gaps")
         found += [
-            f"not here yet: {ranges.text(log.waiting)}{_shard(log, self.logs)}"
+            f"not here yet: {number_sets.text(log.waiting)}{_shard(log, self.logs)}"
             for log in self.logs
             if log.waiting and log.shipped
         ]
@@ -265,7 +266,7 @@ class Audit(msgspec.Struct, frozen=True, kw_only=True):
                     "quarantined": queue.quarantined,
                     "compared_with_store": queue.compared,
                     "held": queue.held,
-                    "lost": ranges.size([span for log in queue.logs for span in log.lost]),
+                    "lost": number_sets.size([span for log in queue.logs for span in log.lost]),
                     **{
                         name: value
                         for name, value in msgspec.to_builtins(queue.totals).items()

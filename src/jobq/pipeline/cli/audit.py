@@ -12,7 +12,7 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from jobq.console.discreet import safe_message
+from jobq.console.safe_errors import safe_message
 from jobq.errors import JobqError
 from jobq.pipeline.cli.group import lake_option, open_existing_lake, say, spark_options
 

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import click
 from rich.console import Console
 
-from jobq.console.discreet import DiscreetGroup, safe_message
+from jobq.console.safe_errors import DiscreetGroup, safe_message
 from jobq.core.version import __version__
 from jobq.errors import ConfigError, JobqError
 from jobq.pipeline.session import FORMATS, Format, open_session, require

@@ -33,7 +33,7 @@ from jobq.core.records.jobs import (
     QueueName,
     Settled,
 )
-from jobq.stores.postgres import failures, held, waking
+from jobq.stores.postgres import failures, snapshots, waking
 from jobq.stores.postgres.clock import elapsed
 from jobq.stores.postgres.floors import as_columns
 from jobq.stores.postgres.link import Link, Reply, StatementFailed
@@ -384,13 +384,13 @@ def exchange(
         if _wakes_up(claiming, was_asleep):
             link.execute(FAST["wake_up"], (worker,)).quiet = True
             link.sync()
-        published = held.ask(link, memory)
+        published = snapshots.ask(link, memory)
         reply = claiming.execute(ends, again=False)
         committed = link.sync()
         waking.send(link, now, memory, claiming.work(), ends.happened, claiming.ranges)
         link.flush()
         link.wait(committed)
-        news = held.heard(memory, published)
+        news = snapshots.heard(memory, published)
     except StatementFailed as e:
         _forget_call(claiming, before)
         _refused(call, plain, e)

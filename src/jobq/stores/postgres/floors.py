@@ -8,8 +8,8 @@ handle then remembers a floor for each index, and its claims begin there.
 A floor is safe because two looks, LAG_S apart, have found nothing below it. A job can still appear
 below a floor: by a transaction that commits late, or one that locks the job for long and is rolled
 back. The leader looks for such jobs from the very beginning, and all handles also read the parts
-where it has found some (held.py). Jobs that come back to the front of their queue get a place above
-the floors (`PostgresTx.front`).
+where it has found some (snapshots.py). Jobs that come back to the front of their queue get a place
+above the floors (`PostgresTx.front`).
 
 Without such a snapshot there are no floors, and every claim reads from the beginning.
 

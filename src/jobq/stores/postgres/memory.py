@@ -11,7 +11,7 @@ from jobq.core.rules.ended import by_state
 from jobq.errors import CorruptStore
 from jobq.stores.postgres.clock import StoreClock
 from jobq.stores.postgres.floors import Floors
-from jobq.stores.postgres.held import Held
+from jobq.stores.postgres.snapshots import Held
 from jobq.stores.relational.rows import QueueRow, Row
 from jobq.stores.relational.tx import Memory
 

@@ -36,12 +36,12 @@ from jobq.stores.postgres import (
     caller,
     failures,
     fast,
-    held,
     lock_order,
     log_segments,
     numbering,
     reads,
     schema,
+    snapshots,
     upkeep,
 )
 from jobq.stores.postgres.address import Address, parse
@@ -170,15 +170,15 @@ class PostgresStore(RelationalStore):
         """The next queues, and whether this reads from the beginning.
 
         If somebody holds a snapshot, this makes all handles use floors."""
-        found = await self._read(held.find_snapshots)
+        found = await self._read(snapshots.find_snapshots)
         began = time.monotonic()
         full = found.full(began)
         if not found.floors:
             return await self._read(upkeep.plan, full), full
         try:
             if full:
-                found.blocks = await self._read(held.find_heads)
-            await self._write(held.publish, found.blocks)
+                found.blocks = await self._read(snapshots.find_heads)
+            await self._write(snapshots.publish, found.blocks)
             return await self._read(upkeep.plan, full), full
         finally:  # after a scan that takes longer than a call may, the next one is later
             if full:

@@ -11,7 +11,7 @@ from jobq.core.records.defaults import METRICS_MS
 from jobq.core.records.jobs import QueueName
 from jobq.core.records.queues import Limits
 from jobq.errors import CorruptStore
-from jobq.stores.postgres import caller, event_log, held, log_segments
+from jobq.stores.postgres import caller, event_log, log_segments, snapshots
 from jobq.stores.postgres.memory import PostgresMemory
 from jobq.stores.postgres.queries import SQL
 from jobq.stores.postgres.tx import PostgresTx
@@ -132,7 +132,7 @@ def tick_rest(tx: PostgresTx, limit: int) -> int:
     steps += caller.follow_up(tx)
     tx.sweep_calls(CALLS)
     log_segments.drop_kept(tx)
-    held.sweep(tx)
+    snapshots.sweep(tx)
     return steps
 
 

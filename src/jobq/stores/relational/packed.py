@@ -20,8 +20,8 @@ from jobq.core.records.jobs import (
     call_options,
 )
 from jobq.core.records.queues import NO_DEFAULTS, JobDefaults, Limits, RetentionData
+from jobq.core.rules.deferral import PutOff
 from jobq.core.rules.outcomes import unreadable
-from jobq.core.rules.unknown import PutOff
 from jobq.core.values import meta
 
 

@@ -17,7 +17,7 @@ import msgspec
 from jobq.core.records.event_log import KIND_CODES
 from jobq.core.records.jobs import Mode, QueueName, lane_of
 from jobq.core.records.states import Kind
-from jobq.core.rules.unknown import starts
+from jobq.core.rules.deferral import starts
 from jobq.errors import CorruptStore
 from jobq.stores.relational import packed
 from jobq.stores.relational.packed import unpack_options

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from jobq.core.records.jobs import Defer, Failure
 from jobq.core.records.states import Kind
-from jobq.core.rules import outcomes, unknown
+from jobq.core.rules import deferral, outcomes
+from jobq.core.rules.deferral import PutOff
 from jobq.core.rules.outcomes import QueueEnd
-from jobq.core.rules.unknown import PutOff
 from jobq.stores.relational import holds
 from jobq.stores.relational.packed import unpack_options, with_store_fields
 from jobq.stores.relational.rows import BLOCKED, DELAYED, WAITING, Job, QueueRow
@@ -87,7 +87,7 @@ def unblock(tx: Tx, job: Job, *, reason: str | None = None) -> None:
         when_due(tx, job, Kind.UNBLOCKED, reason=reason)
 
 
-# Postpones jobs that the worker that claimed them cannot run. The rules are `core.rules.unknown`.
+# Postpones jobs that the worker that claimed them cannot run. The rules are `core.rules.deferral`.
 
 
 def defer(tx: Tx, queue: QueueRow, job: Job, outcome: Defer) -> None:
@@ -96,13 +96,13 @@ def defer(tx: Tx, queue: QueueRow, job: Job, outcome: Defer) -> None:
     job.options = with_store_fields(
         job.options,
         put_off=(options.put_off or PutOff()).again(reason, now_ms=tx.now, due_ms=job.due_ms),
-        deferred=unknown.deferred(
+        deferred=deferral.deferred(
             options.deferred, reason, outcome.text, attempt=job.attempt, now_ms=tx.now
         ),
     )
     if job.starts == 0:
         job.started_ms = None
-    job_ms, key_ms = unknown.waits(queue.mode, outcome.delay_ms)
+    job_ms, key_ms = deferral.waits(queue.mode, outcome.delay_ms)
     effect = outcomes.effect("defer", delay_ms=job_ms)
     if key_ms:
         holds.put(tx, queue, key_ms, job.key)

@@ -6,7 +6,7 @@ from msgspec.structs import asdict
 
 from jobq.core.records.criteria import Criteria, error_names
 from jobq.core.records.jobs import Failure, JobKey, JobRecord, QueueName
-from jobq.core.rules.unknown import sentence
+from jobq.core.rules.deferral import sentence
 from jobq.core.values.checks import check_id
 from jobq.operations import bulk
 from jobq.operations.listing import MAX_COMPARED, Matching, listed

@@ -15,7 +15,7 @@ from starlette.responses import RedirectResponse, Response
 from jobq.core.records.commands import APPLIES
 from jobq.core.records.jobs import QueueName
 from jobq.core.records.states import SHOWN, State
-from jobq.core.values.people import parse_duration
+from jobq.core.values.units import parse_duration
 from jobq.errors import InvalidJob
 from jobq.operations.bulk import OPERATIONS
 from jobq.web.data.actions import ACTIONS

@@ -373,7 +373,7 @@ CREATE UNLOGGED TABLE listeners (
 );
 CREATE INDEX listeners_mailbox ON listeners (mailbox);
 
--- What the leader has found out while another transaction holds a snapshot (held.py). Only ever
+-- What the leader has found out while another transaction holds a snapshot (snapshots.py). Only ever
 -- inserted meanwhile; the newest row counts.
 CREATE TABLE looks (
     made    timestamptz PRIMARY KEY DEFAULT clock_timestamp(),

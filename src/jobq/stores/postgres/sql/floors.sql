@@ -1,4 +1,4 @@
--- Snapshots that other transactions hold open (held.py), and statements of the general path that
+-- Snapshots that other transactions hold open (snapshots.py), and statements of the general path that
 -- begin at a floor instead of reading past the dead entries of an index (floors.py).
 
 -- name: snapshots: the number of the next transaction, and how many transactions have begun since

@@ -1,4 +1,4 @@
--- unknown: jobs that the worker that claimed them cannot run. Copies core/rules/unknown.py.
+-- unknown: jobs that the worker that claimed them cannot run. Copies core/rules/deferral.py.
 -- EXTRA.put_off is "times\tsince\tdue", as PutOff in core, and EXTRA.deferred is Deferred. Without
 -- the first the job was never put off in this life; without the second its arguments are new since.
 
@@ -16,7 +16,7 @@ local function keep(cx, job, times, since, due)
   J.extra(cx, job, EXTRA.put_off, text)
 end
 
--- Copies core/rules/unknown.py: starts.
+-- Copies core/rules/deferral.py: starts.
 function J.starts(cx, job) return job.attempt == 0 and 0 or job.attempt - put_off(cx, job) end
 
 -- When a waiting job expires; nil for never. Copies core/rules/outcomes.py: ttl_end.
@@ -42,7 +42,7 @@ function J.new_arguments(cx, job)
   end
 end
 
--- Copies core/rules/unknown.py: PutOff.again, deferred and waits.
+-- Copies core/rules/deferral.py: PutOff.again, deferred and waits.
 function J.defer(cx, job, o, text)
   local delay, reason, times, since, due = o.delay, o.reason or "unknown", put_off(cx, job)
   if times == 0 then due = job.due end

@@ -18,8 +18,8 @@ from typing import NamedTuple
 
 from jobq.core.records.jobs import DeferReason, Deferred, JobRecord, Lease, Mode
 from jobq.core.records.states import State
-from jobq.core.values.people import moment
 from jobq.core.values.printable import one_line
+from jobq.core.values.units import moment
 
 FIRST_MS = 1_000
 """The first delay. A rolling deploy often takes no longer."""
