@@ -7,17 +7,17 @@
   needed. The stores on SQL databases share `stores.relational`, which imports no driver.
 - A driver is imported only in the package it belongs to, so that `import jobq` needs none.
 - core is pure: no I/O, no asyncio, no clock.
-- Nothing imports pipeline, server or cli (cli may import server, django.management cli). server and web do not import each
-  other: what both know of callers is in access.
+- Nothing imports pipeline, server or cli (cli may import server, django.management cli). server and
+  web do not import each other: what both know of callers is in access.
 - Nothing imports the telemetry modules (cli and server may import prometheus, server also otel).
 - No module imports itself through others: modules can be read, tested and imported one by one.
 - Packages do not need each other in a circle, not even for types.
 - A folder has at most 28 entries and lies at most three levels below jobq, so that `ls` shows what
   there is.
 
-Only the rule on circles of packages counts imports under `if TYPE_CHECKING`: modules of one package may name each
-other's types. Those of `jobq` itself always count, because its names are imported when they are
-used. Imports inside functions count.
+Only the rule on circles of packages counts imports under `if TYPE_CHECKING`: modules of one package
+may name each other's types. Those of `jobq` itself always count, because its names are imported when
+they are used. Imports inside functions count.
 """
 
 from __future__ import annotations
