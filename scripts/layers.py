@@ -16,8 +16,8 @@
   there is.
 
 Only the rule on circles of packages counts imports under `if TYPE_CHECKING`: modules of one package
-may name each other's types. Those of `jobq` itself always count, because its names are imported when
-they are used. Imports inside functions count.
+may name each other's types. Those of `jobq` itself always count, because its names are imported
+when they are used. Imports inside functions count.
 """
 
 from __future__ import annotations

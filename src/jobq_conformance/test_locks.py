@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from jobq.core.records.jobs import QueueName, UniqueMode, UniqueSpec
+from jobq.core.records.jobs import LockRecord, QueueName, UniqueMode, UniqueSpec
 from jobq.core.records.states import State
-from jobq.core.rules.locks import LockRecord
 from jobq.stores.base import Store
 from jobq_conformance.kit import HOUR, Desk, complete, read_all, read_log
 from jobq_conformance.roles import needs

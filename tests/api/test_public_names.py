@@ -102,6 +102,9 @@ def test_import_jobq_imports_no_queue_and_knows_all_names() -> None:
     code = """
         import sys, jobq
         assert not {"asyncio", "msgspec", "jobq.api", "jobq.errors"} & set(sys.modules)
+        jobq.Queue
+        costly = {"cronsim", "ctypes", "difflib", "ipaddress", "pathlib", "shutil", "urllib.parse"}
+        assert not costly & set(sys.modules), costly & set(sys.modules)
         assert set(jobq.__all__) <= set(dir(jobq))
         names = {}
         exec("from jobq import *", names)

@@ -24,7 +24,7 @@ from jobq.core.records.queues import QueueConfig, ScheduleSpec
 from jobq.core.rules.calls import ArgumentDecoder, CallShape, is_plain
 from jobq.core.values import checks
 from jobq.core.values.codec import Codec, get_codec
-from jobq.engine.handler import GATHER, untagged
+from jobq.engine.builtin import GATHER, untagged
 from jobq.engine.service import wall_clock
 from jobq.errors import ConfigError
 from jobq.executors import handlers

@@ -30,7 +30,7 @@ from jobq.core.rules.limits import queue_full
 from jobq.core.rules.new_jobs import Checked
 from jobq.core.values import checks
 from jobq.core.values.checks import shown
-from jobq.engine.handler import GATHER
+from jobq.engine.builtin import GATHER
 from jobq.errors import InvalidJob, QueueFull
 from jobq.stores.base import Store
 

@@ -20,7 +20,10 @@ from jobq.core.records.queues import Fire
 from jobq.core.rules.fleet import MAX_WEIGHT, by_weight, in_strict_order, in_turns
 from jobq.core.values.checks import check_bool, check_bytes, check_int, did_you_mean, shown
 from jobq.core.values.units import moment
-from jobq.engine.handler import Executors, Source
+from jobq.engine.executors import Executors
+from jobq.engine.handler import (
+    Source,
+)
 from jobq.engine.run import Run
 from jobq.engine.service import on_outage
 from jobq.errors import ConfigError

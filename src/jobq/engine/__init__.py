@@ -18,6 +18,8 @@ pulse        announces the worker and receives operators' requests
 upkeep       elects the leader of a store, the one worker that runs its upkeep and schedules
 scheduler    creates the jobs of due schedules
 service      the base class of the loops
-handler      protocols for tasks, queues, middleware and executors, so that the engine imports none
+handler      protocols for tasks, queues and middleware, so that the engine imports none
+executors    where handlers run, opened on first use
+builtin      tasks that every worker has
 identity     the worker's name and process, its intervals and timeouts
 """

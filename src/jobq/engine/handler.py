@@ -1,4 +1,4 @@
-"""What the engine needs to know about tasks, queues, middleware and executors.
+"""What the engine needs to know about tasks, queues and middleware.
 
 These are protocols, so that the engine does not import the classes that users see.
 """
@@ -6,12 +6,10 @@ These are protocols, so that the engine does not import the classes that users s
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
-
-import msgspec
 
 from jobq.core.control import RateLimited, Snooze, WaitForChildren, WaitForSignal
 from jobq.core.policies import Retry
@@ -28,14 +26,9 @@ from jobq.core.records.jobs import (
     SnoozeFor,
 )
 from jobq.core.records.queues import QueueConfig, ScheduleSpec
-from jobq.core.rules.calls import undecoded
-from jobq.core.rules.flows import delivered
-from jobq.core.rules.outcomes import DEFAULT_MAX_STALLS
-from jobq.core.values.codec import convert, get_codec
+from jobq.core.values.codec import get_codec
 from jobq.engine.run import Run
 from jobq.errors import InvalidJob, JobFailed, JobqError, UnstorableResult
-from jobq.executors import ApartExecutor, Executor, open_executor
-from jobq.executors.settings import ExecutorSettings
 from jobq.stores.base import Clock, Store
 
 ExecutorName = Literal["inline", "thread", "process", "command"]
@@ -233,79 +226,3 @@ def _error(outcome: AnyOutcome | None) -> BaseException:
         case Block(signal=str(name), seen=seen, timeout_ms=timeout_ms):
             return WaitForSignal(name, seen=seen, timeout_ms=timeout_ms)
     return asyncio.CancelledError()
-
-
-# The executors of a worker.
-
-
-class Executors(dict[str, Executor | ApartExecutor]):
-    """The executors of a worker, opened on first use."""
-
-    def __init__(self, settings: ExecutorSettings | None = None) -> None:
-        super().__init__()
-        self.settings = settings or ExecutorSettings()
-
-    def __missing__(self, name: str) -> Executor | ApartExecutor:
-        self[name] = executor = open_executor(name, self.settings)
-        return executor
-
-    async def aclose(self) -> None:
-        """End the child processes, and release what the executors hold."""
-        for executor in tuple(self.values()):  # a worker that is still starting may add one
-            await executor.aclose()
-        self.settings.sandboxes.close()
-
-
-# Tasks that every worker has, in addition to those of its queues.
-
-GATHER = "jobq.gather"
-FAILURE = "$jobq.failure"
-
-
-async def _gather(results: list[Any]) -> list[Any]:
-    return results
-
-
-class Gather:
-    """Returns the results of the jobs it waited for, in the order of its edges. Used by `group`."""
-
-    name = GATHER
-    executor: Literal["inline"] = "inline"
-    retry = Retry()
-    timeout_ms = None
-    grace_ms = None
-    max_stalls = DEFAULT_MAX_STALLS
-    batch = None
-    fn: Callable[[list[Any]], Coroutine[Any, Any, list[Any]]] = staticmethod(_gather)
-
-    def bind(self, lease: Lease, /) -> Bound:
-        """Take the results from the lease.
-
-        References in the payload would be larger than most results when there are ten thousand.
-        """
-        try:
-            return [[tagged(delivered(given)) for given in lease.inputs]], {}
-        except Exception as error:  # a codec of the user's may raise anything
-            raise undecoded(error) from error
-
-    def encode(self, value: Any, lease: Lease, /, what: str = RESULT) -> bytes:
-        """Encode in the codec of the job."""
-        try:
-            return get_codec(lease.codec).encode(value)
-        except Exception as error:
-            raise unstorable(error) from error
-
-
-def tagged(value: Any) -> Any:
-    """Return a result as it is stored in the list: a Failure is tagged, to recognise it."""
-    return {FAILURE: msgspec.to_builtins(value)} if isinstance(value, Failure) else value
-
-
-def untagged(value: Any, annotation: Any) -> Any:
-    """Undo `tagged`, and convert the result to the annotation."""
-    if isinstance(value, dict) and len(value) == 1 and FAILURE in value:
-        return convert(value[FAILURE], Failure)
-    return value if value is None or annotation is Any else convert(value, annotation)
-
-
-BUILTIN: Mapping[str, Handler] = {GATHER: Gather()}

@@ -37,8 +37,14 @@ from jobq.core.records.jobs import (
 from jobq.core.rules.decide import End, Raised, Released, Unknown, decide
 from jobq.core.rules.outcomes import unreadable
 from jobq.engine.batches import Batches
+from jobq.engine.builtin import BUILTIN
 from jobq.engine.child_tasks import unguarded
-from jobq.engine.handler import BUILTIN, Around, AroundOf, Executors, Handler
+from jobq.engine.executors import Executors
+from jobq.engine.handler import (
+    Around,
+    AroundOf,
+    Handler,
+)
 from jobq.engine.identity import WorkerSettings
 from jobq.engine.interrupts import Interrupts
 from jobq.engine.journal import Journal

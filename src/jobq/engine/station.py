@@ -11,8 +11,12 @@ from jobq.core.records.jobs import QueueName
 from jobq.core.records.workers import WorkerRecord, WorkerRequest
 from jobq.core.rules.fleet import Pace
 from jobq.engine import child_tasks
+from jobq.engine.executors import Executors
 from jobq.engine.fetcher import Fetcher
-from jobq.engine.handler import AroundOf, Executors, Handler
+from jobq.engine.handler import (
+    AroundOf,
+    Handler,
+)
 from jobq.engine.identity import Identity, WorkerSettings
 from jobq.engine.keeper import Keeper
 from jobq.engine.last_chance import LastChance

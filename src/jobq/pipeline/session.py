@@ -3,47 +3,16 @@
 from __future__ import annotations
 
 import os
-import re
 import sys
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping
+from contextlib import suppress
 from importlib import import_module
 from typing import TYPE_CHECKING, Literal, get_args
 
-from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
-from pyspark.errors import PySparkException
-
 from jobq.errors import ConfigError
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # jq-pipeline starts without Spark, so that it can say what to install
     from pyspark.sql import SparkSession
-
-# Find the one line of a Spark error that a user needs.
-
-# An error of a Python worker arrives at the driver as a traceback, which ends with this line.
-_OURS = re.compile(r"^jobq\.errors\.\w+: (.+)$", re.MULTILINE)
-
-
-def jobq_message(error: PySparkException) -> str | None:
-    """The message of a jobq error that a Python worker raised, or None if it was another error."""
-    messages = _OURS.findall(str(error))
-    return messages[-1] if messages else None
-
-
-@contextmanager
-def as_config_error(what: str) -> Iterator[None]:
-    """Turn Spark's errors about a user's input, e.g. a missing path, into ConfigError."""
-    try:
-        yield
-    except (PySparkException, Py4JJavaError) as e:
-        text = str(e.java_exception.getMessage()) if isinstance(e, Py4JJavaError) else str(e)
-        raise ConfigError(f"{what}: {_first_line(text)}") from e
-
-
-def _first_line(text: str) -> str:
-    line = next((line for line in text.splitlines() if line.strip()), "no reason given")
-    return re.sub(r"^\[[A-Z_.]+\] |\.? SQLSTATE: \w+", "", line.strip())
-
 
 Format = Literal["parquet", "delta", "iceberg"]
 FORMATS: tuple[Format, ...] = get_args(Format)

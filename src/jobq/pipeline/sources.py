@@ -21,7 +21,7 @@ from jobq.client.log_reader import LogReader
 from jobq.core.kafka import sasl
 from jobq.core.values.printable import redacted_url
 from jobq.errors import ConfigError
-from jobq.pipeline.session import as_config_error
+from jobq.pipeline.spark_errors import as_config_error
 from jobq.pipeline.transforms.parse import from_json_lines
 
 STORES = (

@@ -13,7 +13,10 @@ from jobq.access.quotas import TenantRules
 from jobq.access.usage import NO_LIMITS, TenantLimits
 from jobq.console.logs import FORMATS, LEVELS
 from jobq.core.values.checks import check_tenant
-from jobq.core.values.printable import is_loopback, redacted_url
+from jobq.core.values.hosts import is_loopback
+from jobq.core.values.printable import (
+    redacted_url,
+)
 from jobq.core.values.units import parse_duration
 from jobq.errors import ConfigError
 from jobq.server.config import MAX_LEASE_MS, MIN_LEASE_MS, AuthConfig, Config, Loaded

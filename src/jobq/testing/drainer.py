@@ -17,7 +17,10 @@ from jobq.client.portal import portal
 from jobq.core.control import RetryAfter
 from jobq.core.records.jobs import AnyOutcome, Claim, Defer, Fail, QueueName, RetryLater
 from jobq.engine.exchange import Exchange
-from jobq.engine.handler import Executors, Handler
+from jobq.engine.executors import Executors
+from jobq.engine.handler import (
+    Handler,
+)
 from jobq.engine.identity import WorkerSettings
 from jobq.engine.notes import Notes
 from jobq.engine.run import Run

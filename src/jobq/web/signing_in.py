@@ -26,7 +26,7 @@ from starlette.responses import RedirectResponse, Response
 
 from jobq.access.principal import SCOPES, Principal
 from jobq.core.values.checks import shown
-from jobq.core.values.printable import is_loopback
+from jobq.core.values.hosts import is_loopback
 from jobq.errors import AccessDenied, ConfigError, Unauthenticated
 from jobq.web.api import back, body_of
 from jobq.web.render import render, url

@@ -15,12 +15,12 @@ from jobq.core.records.jobs import (
     JobKey,
     Lease,
     LeaseRef,
+    LockRecord,
     QueueName,
     UniqueSpec,
 )
 from jobq.core.records.queues import Fire, Limits, QueueConfig, ScheduleSpec, Window
 from jobq.core.records.states import State
-from jobq.core.rules.locks import LockRecord
 from jobq.errors import ConfigError
 from jobq.stores import open_store
 from jobq.stores.valkey import keys

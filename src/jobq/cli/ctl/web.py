@@ -11,7 +11,7 @@ import click
 
 from jobq.cli.options import Command, Ctl, on_store
 from jobq.console import logs
-from jobq.core.values.printable import is_loopback
+from jobq.core.values.hosts import is_loopback
 from jobq.engine.interrupts import signals_caught
 
 

@@ -56,3 +56,6 @@ LOG_CAP = {"sqlite": 5_000_000, "postgres": 5_000_000, "valkey": 2_000_000}
 
 A reader sees a `gap` in place of events that were dropped.
 """
+
+MAX_LISTED_HOLDS = 100
+"""Held keys that `Queue.limits()` and the command line show: those that end first."""

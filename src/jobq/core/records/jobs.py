@@ -508,3 +508,16 @@ class Signal(NamedTuple):
     kind: Literal["ended", "noted", "cancel", "log"]
     queue: QueueName
     job: str | None
+
+
+class LockRecord(NamedTuple):
+    """A unique lock that is held.
+
+    `job` is the id of its holder, whose record may be gone (throttle). `until_ms` is when the lock
+    ends at the latest; None: when its job ends. `follow_up` is the id of the job that is blocked
+    until the holder ends (keep_last).
+    """
+
+    job: str
+    until_ms: int | None = None
+    follow_up: str | None = None

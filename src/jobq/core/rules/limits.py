@@ -130,9 +130,6 @@ def highest_cost(found: Limits) -> int | None:
 # key's limits, or the queue's, lifts the hold of that key. A hold is stored with its length (`ms`),
 # so that it is late by at most that length if the clock is set back.
 
-MAX_LISTED_HOLDS = 100
-"""Held keys that `Queue.limits()` and the command line show: those that end first."""
-
 
 def hold_end(until_ms: int, ms: int, now_ms: int) -> int:
     """When a hold ends, seen from now.

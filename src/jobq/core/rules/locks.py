@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 from jobq.core.policies import Unique
 from jobq.core.records.jobs import UniqueMode, UniqueSpec
@@ -58,19 +58,6 @@ ON_HELD_LOCK: dict[UniqueMode, dict[Standing, OnHeldLock]] = {
     "debounce": {"fresh": "replace", "started": "accept", "ended": "accept", "gone": "accept"},
     "keep_last": {"fresh": "replace", "started": "follow", "ended": "duplicate", "gone": "accept"},
 }
-
-
-class LockRecord(NamedTuple):
-    """A unique lock that is held.
-
-    `job` is the id of its holder, whose record may be gone (throttle). `until_ms` is when the lock
-    ends at the latest; None: when its job ends. `follow_up` is the id of the job that is blocked
-    until the holder ends (keep_last).
-    """
-
-    job: str
-    until_ms: int | None = None
-    follow_up: str | None = None
 
 
 def standing(state: State | None, attempt: int) -> Standing:

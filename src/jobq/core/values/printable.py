@@ -7,7 +7,6 @@ operator's terminal.
 
 from __future__ import annotations
 
-import ipaddress
 import re
 
 # C0, DEL, C1, line and paragraph separators, marks that reorder text, the byte order mark, and
@@ -111,16 +110,3 @@ def split_credentials(url: str) -> tuple[str, str, str]:
         hosts, separator, options = rest, "", ""
     credentials, _, hosts = hosts.rpartition("@")
     return scheme, credentials, f"{hosts}{separator}{options}"
-
-
-# Which hosts are this machine.
-
-
-def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach the host. A name other than localhost is not resolved."""
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False

@@ -114,7 +114,7 @@ def _message(error: Exception) -> str | JobqError:
         return error
     from pyspark.errors import PySparkException
 
-    from jobq.pipeline.session import jobq_message
+    from jobq.pipeline.spark_errors import jobq_message
 
     known = jobq_message(error) if isinstance(error, PySparkException) else None
     return known or f"the audit could not run: {error}"

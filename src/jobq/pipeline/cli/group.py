@@ -49,7 +49,7 @@ def _jobq_message(error: Exception) -> str | None:
         return None
     from pyspark.errors import PySparkException
 
-    from jobq.pipeline.session import jobq_message
+    from jobq.pipeline.spark_errors import jobq_message
 
     return jobq_message(error) if isinstance(error, PySparkException) else None
 

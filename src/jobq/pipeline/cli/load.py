@@ -79,7 +79,7 @@ def load(
     Exit code 1 if a row was rejected, also with --rejects."""
     from jobq.pipeline.jobs.load import check_store
     from jobq.pipeline.jobs.load import load as load_rows
-    from jobq.pipeline.session import as_config_error
+    from jobq.pipeline.spark_errors import as_config_error
 
     check_store(url, queue, tenant)
     spark = open_spark("jq-pipeline load", master, conf)

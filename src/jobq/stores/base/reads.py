@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
+from jobq.core.records.defaults import MAX_LISTED_HOLDS
 from jobq.core.records.events import EventPage
-from jobq.core.records.jobs import Filter, JobKey, JobRecord, Page, QueueName
+from jobq.core.records.jobs import Filter, JobKey, JobRecord, LockRecord, Page, QueueName
 from jobq.core.records.queues import HoldsRecord, MinuteRecord, QueueRecord, StatsRecord
 from jobq.core.records.states import State
-from jobq.core.rules.limits import MAX_LISTED_HOLDS
-from jobq.core.rules.locks import LockRecord
 
 
 class ReadStore(Protocol):

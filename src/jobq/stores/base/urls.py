@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import os
-from urllib.parse import parse_qsl
 
 import msgspec
 
@@ -29,6 +28,8 @@ def refusal(scheme: str) -> str | None:
 
 def options_of(url: str, query: str) -> dict[str, str]:
     """The options of a URL. Nobody could tell which of two values counts, so that is an error."""
+    from urllib.parse import parse_qsl  # few stores have options, and it takes 3 ms to import
+
     given: dict[str, str] = {}
     for name, value in parse_qsl(query, keep_blank_values=True):
         if name in given:

@@ -9,10 +9,9 @@ from typing import NamedTuple
 import msgspec
 
 from jobq.core.records.event_log import STATES
-from jobq.core.records.jobs import JobSpec, QueueName, UniqueSpec
+from jobq.core.records.jobs import JobSpec, LockRecord, QueueName, UniqueSpec
 from jobq.core.records.states import Kind, QueueKind, State
 from jobq.core.rules.locks import (
-    LockRecord,
     Standing,
     on_held_lock,
     passes_on,

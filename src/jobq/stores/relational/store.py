@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 from jobq.core.records import refusals
 from jobq.core.records.commands import Altered, AnyCommand
+from jobq.core.records.defaults import MAX_LISTED_HOLDS
 from jobq.core.records.events import EventPage
 from jobq.core.records.jobs import (
     AnyOutcome,
@@ -24,6 +25,7 @@ from jobq.core.records.jobs import (
     JobSpec,
     LeaseRef,
     LeaseState,
+    LockRecord,
     Note,
     Page,
     PutResult,
@@ -45,8 +47,6 @@ from jobq.core.records.queues import (
 )
 from jobq.core.records.states import State
 from jobq.core.records.workers import Beat, WorkerRecord, WorkerRequest
-from jobq.core.rules.limits import MAX_LISTED_HOLDS
-from jobq.core.rules.locks import LockRecord
 from jobq.core.rules.new_jobs import (
     check_commands,
     check_queue,

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from jobq.core.records.commands import Altered, AnyCommand
-from jobq.core.records.jobs import QueueName
-from jobq.core.rules.locks import LockRecord
+from jobq.core.records.jobs import LockRecord, QueueName
 from jobq.core.rules.new_jobs import check_commands
 from jobq.stores.valkey import keys, packing
 from jobq.stores.valkey.calls import Calls

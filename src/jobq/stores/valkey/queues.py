@@ -9,6 +9,7 @@ from typing import NamedTuple
 import msgspec
 
 from jobq.core.records import refusals
+from jobq.core.records.defaults import MAX_LISTED_HOLDS
 from jobq.core.records.event_log import STATE_CODES
 from jobq.core.records.jobs import QueueName
 from jobq.core.records.queues import (
@@ -284,7 +285,7 @@ class Holds:
             await self._mail.after(queue, prefix, to_wake=to_wake, messages=messages)
         return lifted
 
-    async def holds(self, queue: QueueName, *, limit: int = rule.MAX_LISTED_HOLDS) -> HoldsRecord:
+    async def holds(self, queue: QueueName, *, limit: int = MAX_LISTED_HOLDS) -> HoldsRecord:
         """See ReadStore."""
         ends: list[int] = []
         held: list[tuple[int, str]] = []
