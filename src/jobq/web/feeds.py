@@ -321,8 +321,8 @@ class Hub:
 # - `/live?workers=true`: `event: workers` whenever a worker has come, gone or changed. The page
 # then reads what its reader may see.
 #
-# All tabs that watch the same queue or job share one reader of the store (feeds.py). A comment is
-# sent every 15 seconds, so that proxies keep the connection open.
+# All tabs that watch the same queue or job share one reader of the store (`Hub`). A comment is sent
+# every 15 seconds, so that proxies keep the connection open.
 
 HEARTBEAT_S = 15.0
 """Seconds between two comments. Proxies close connections that are silent for 30 to 60 seconds."""
