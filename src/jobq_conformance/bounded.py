@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from jobq.core.records.jobs import PutResult, UniqueMode, UniqueSpec
 from jobq.core.records.queues import Limits, QueueConfig
-from jobq_conformance.kit import (
-    Desk,
-)
+from jobq_conformance.kit import Desk
 
 
 async def bound(q: Desk, n: int, version: int = 1) -> None:

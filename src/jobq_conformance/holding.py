@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from jobq.core.records.states import QueueKind
-from jobq_conformance.kit import (
-    Desk,
-)
+from jobq_conformance.kit import Desk
 
 
 async def put_keyed(q: Desk, n: int = 2, keys: str = "ab") -> None:

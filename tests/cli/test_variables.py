@@ -16,7 +16,7 @@ from click.testing import CliRunner
 
 from jobq.cli import ctl, server, worker
 from jobq.cli.address import Address, overridden
-from jobq.cli.server import _OPTIONS
+from jobq.cli.worker import _SHARED_KEYS
 from jobq.errors import ConfigError, Unauthenticated
 from jobq.operations.capacity.constants import parse_measured
 from jobq.pipeline.slo import load_targets
@@ -86,14 +86,14 @@ SHARED = {
 
 
 def test_every_key_that_concerns_a_worker_is_tried_here() -> None:
-    assert SHARED.keys() == _OPTIONS.keys()
+    assert SHARED.keys() == _SHARED_KEYS.keys()
 
 
 @pytest.mark.parametrize("key", SHARED)
 def test_a_variable_overrides_the_file_of_a_server_in_jq_worker(
     tmp_path: Path, key: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path, option = tmp_path / "server.yaml", _OPTIONS[key]
+    path, option = tmp_path / "server.yaml", _SHARED_KEYS[key]
     in_file, given, expected = SHARED[key]
     path.write_text(yaml.safe_dump(_nested(key, in_file)) + "grpc: {port: 1}\n")
     for name in (config.variable(key), f"JQ_{option.upper()}"):

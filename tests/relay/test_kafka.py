@@ -15,9 +15,7 @@ from confluent_kafka import Consumer, KafkaError
 
 from jobq.core.records import wire
 from jobq.core.records.events import EventRecord
-from jobq.core.records.jobs import (
-    JobSpec,
-)
+from jobq.core.records.jobs import JobSpec
 from jobq.core.values.checks import MAX_ID_LENGTH
 from jobq.relay import Relay, open_target
 from jobq.stores.base import Store

@@ -152,8 +152,7 @@ def running(url: str | None = None, **options: Any) -> Iterator[RunningServer]:
 _PROGRAM = """
 import asyncio, sys
 from jobq.server.context import ServerContext
-from jobq.server.host import Host
-from jobq.server.host import SERVICES
+from jobq.server.host import SERVICES, Host
 from jobq.server.config import ServerSettings
 from jobq.stores import open_store
 

@@ -1,6 +1,8 @@
-"""QueueContext: what tasks, jobs, flows and workers need to know about their queue.
+"""QueueContext, what tasks, jobs, flows and workers need to know about their queue, and Definition,
+what a task is.
 
-They hold a QueueContext instead of the Queue, so that `queue` imports them and not the reverse.
+Tasks, jobs, flows and workers hold a QueueContext instead of the Queue, so that `queue` imports
+them and not the reverse.
 """
 
 from __future__ import annotations

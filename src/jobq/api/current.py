@@ -1,4 +1,5 @@
-"""`current_job()`: the job that a handler is running. The engine sets it for each run."""
+"""`current_job()`: the job that a handler is running, its steps and its children. The engine sets
+it for each run."""
 
 from __future__ import annotations
 

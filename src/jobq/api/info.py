@@ -21,6 +21,21 @@ from jobq.core.rules.waits import readable
 from jobq.core.values.codec import get_codec
 from jobq.core.values.units import moment, moment_or_none
 
+__all__ = [
+    "AppliedOptions",
+    "Event",
+    "Failure",
+    "JobInfo",
+    "JobRef",
+    "MinuteMetrics",
+    "QueueStats",
+    "State",
+    "StepInfo",
+    "Undecoded",
+    "UniqueLock",
+    "WorkerInfo",
+]
+
 # The options that apply to a job: those of its call, else those of its task.
 
 ByWorker = Literal["worker"]
@@ -123,19 +138,6 @@ def _lock(unique: UniqueSpec) -> UniqueLock:
 def _span(ms: int | None) -> timedelta | None:
     return None if ms is None else timedelta(milliseconds=ms)
 
-
-__all__ = [
-    "Event",
-    "Failure",
-    "JobInfo",
-    "JobRef",
-    "MinuteMetrics",
-    "QueueStats",
-    "State",
-    "StepInfo",
-    "Undecoded",
-    "WorkerInfo",
-]
 
 Decode = Callable[[str, bytes], Any]
 """(codec name, data) → value. Raises if the data cannot be decoded."""

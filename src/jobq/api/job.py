@@ -37,8 +37,6 @@ from jobq.errors import InvalidJob, JobCancelled, JobFailed
 from jobq.operations import jobs
 from jobq.operations.listing import no_such_job
 
-# JobUpdate: what `job.follow()` yields.
-
 
 class JobUpdate(msgspec.Struct, frozen=True, kw_only=True):
     """A job as it was when something changed, and the lines it has logged since the last update."""

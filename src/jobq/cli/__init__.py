@@ -1,1 +1,2 @@
-"""The command lines: `jq-ctl` (ctl.py, one file per noun) and `jq-worker` (worker.py)."""
+"""The command lines: `jq-ctl` (ctl/, one file per noun), `jq-worker` (worker.py) and `jq-server`
+(server.py)."""

@@ -1,4 +1,6 @@
-"""Import the queues that `--app module:queue` names. Errors say which part of the spec is wrong."""
+"""Import the queues that `--app module:queue` names; the event loop of jq-worker and jq-server.
+
+Errors about an app say which part of the spec is wrong."""
 
 from __future__ import annotations
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,6 @@ from jobq.cli.address import Address, overridden, server_options, use_token_file
 from jobq.cli.app import chosen, load, load_function, parse_weights, run_in_loop
 from jobq.cli.options import DURATION, FAILED, USAGE, fail
 from jobq.cli.probes import ProbeOptions, check_prometheus, probe_options, worker_probes
-from jobq.cli.server import is_server_config, worker_options
 from jobq.cli.supervise import Link, check_shared, supervise, supervision_options
 from jobq.console import logs
 from jobq.console.safe_errors import Discreet
@@ -145,6 +144,48 @@ Examples:
   jq-worker shop.jobs:billing --processes auto --max-memory 1G
   jq-worker shop.jobs:billing --reload                   # restart when the code changes
 """
+
+
+# The configuration file of a jq-server, as far as it concerns a worker.
+#
+# Server and workers of an installation may share one file. A worker takes what both have: logging,
+# the lease and the grace time. The rest is the server's: a worker reaches the store through the
+# server, and has ports of its own.
+
+_SHARED_KEYS = {
+    "logging.level": "log_level",
+    "logging.format": "log_format",
+    "scheduler.worker_heartbeat_timeout_s": "lease",
+    "shutdown_grace_period": "drain",
+}
+"""Keys of the file, and the options of jq-worker that they set."""
+
+
+def is_server_config(values: Mapping[Any, Any]) -> bool:
+    """Whether a file is a server's: it has sections. Options of jq-worker have none."""
+    return any(isinstance(value, dict) for value in values.values())
+
+
+def worker_options(path: Path, environment: Mapping[str, str]) -> dict[str, Any]:
+    """What a server's file says about a worker, overridden by the variables of the server's keys. A
+    wrong key is an error, as for the server."""
+    from jobq.server import config
+
+    try:
+        loaded = config.load(path, environment)
+    except ConfigError as error:
+        raise click.BadParameter(str(error)) from None
+    return {
+        option: _value(loaded.config, key)
+        for key, option in _SHARED_KEYS.items()
+        if key in loaded.given
+    }
+
+
+def _value(found: Any, key: str) -> Any:
+    for part in key.split("."):
+        found = getattr(found, part)
+    return found
 
 
 def _configured(ctx: click.Context, param: click.Parameter, path: str | None) -> None:

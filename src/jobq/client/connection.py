@@ -43,8 +43,8 @@ _entries: dict[_Key, _Entry] = {}
 
 
 async def shared_handle(url: str, clock: Clock | None = None) -> Store:
-    """A connected handle on the store at `url` for the running event loop. Call `release` once for
-    each call."""
+    """A connected handle on the store at `url` for the running event loop. Call `release_handle`
+    once for each call."""
     loop = asyncio.get_running_loop()
     key = (url, id(loop), os.getpid(), clock)
     entry = _entries.get(key)
@@ -65,8 +65,8 @@ async def shared_handle(url: str, clock: Clock | None = None) -> Store:
 
 
 async def release_handle(store: Store) -> None:
-    """Stop using a handle. The last user closes it. Stores that `handle` did not open are
-    ignored."""
+    """Stop using a handle. The last user closes it. Stores that `shared_handle` did not open
+    are ignored."""
     loop = asyncio.get_running_loop()
     for entry in list(_entries.values()):  # a copy: other threads open and close handles too
         if entry.store is store and entry.loop is loop:

@@ -64,8 +64,6 @@ class Deadlines:
             deadline.close()
 
 
-# A store whose calls have a time limit.
-
 T = TypeVar("T")
 
 

@@ -20,7 +20,7 @@ from jobq.client.deadlines import CHECK_AGAIN_S, Deadline
 from jobq.client.waiting import ClosedAsError, closing, over, read_job
 from jobq.core.records.jobs import JobKey, JobRecord, Signal, Topic
 
-# What the signals of a subscription say, gathered so that many signals cause one look.
+# What the signals of a subscription say, gathered so that many signals cause one read.
 
 RENEW_S = 1800.0
 """Seconds after which a listener subscribes again. Stores forget a subscription after an hour."""

@@ -1,1 +1,1 @@
-"""Pure logic: records, states and rules. No I/O, no asyncio, no clock reads."""
+"""Pure logic: values, records, policies and rules. No I/O, no asyncio, no clock reads."""

@@ -39,8 +39,6 @@ class Side:
         self.actor = actor
 
 
-# Declares a queue in the target as it is in the source.
-
 HOLD_MS = 30_000
 """Milliseconds that a hold of the source lasts while a copy runs. The copy renews it. If the copy
 dies, the source goes on after this time with the jobs that have not moved."""

@@ -4,7 +4,7 @@
     LAKE/_jobq/state.json         finished batches, hours to derive again, totals
     LAKE/_jobq/batches/day=…/     a JSON file about each batch, named by its arrival
     LAKE/_jobq/checkpoints/…      Spark's position in each source
-    LAKE/_jobq/writer.json        the current writer (`lake.py`)
+    LAKE/_jobq/writer.json        the current writer
     LAKE/_jobq/erasures.json      digests of the jobs that were erased (`erasure.py`)
     LAKE/_jobq/removed/…          numbers that retention has removed (`audit/removed.py`)
     LAKE/_jobq/swaps/…            partitions of Parquet tables that are being replaced

@@ -1,10 +1,9 @@
 """The relay ships a store's event log to Kafka or files, at least once and in order per job.
 
     relay.py     the loop: elect, read a page, send it, acknowledge it
-    targets.py   the protocol of a target, and `open_target(url)`
+    targets.py   the protocol of a target, `open_target(url)`, and the file of what targets reject
     kafka.py     a Kafka topic
     files.py     rotated files of JSON lines
-    targets.py  the file of events that a target rejects for good
     status.py    lag and counts, as records and in Prometheus' text format
     cli.py       jq-relay
 

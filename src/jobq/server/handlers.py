@@ -5,10 +5,9 @@ It decodes requests, finds out who calls, bounds sizes and times, and turns erro
 caller never sees a stack trace, nor where the store is: such an error is logged under a number, and
 the caller gets that number (access/caller_errors.py).
 
-A service is a class with one method per RPC, except for those that only pass on (handlers.py). A
-method gets the request (an async iterator of
-requests, if the client streams) and the `Caller`. It returns the reply, or is an async generator of
-replies if the server streams.
+A service is a class with one method per RPC, except for those that only pass on (`passing`). A
+method gets the request (an async iterator of requests, if the client streams) and the `Caller`. It
+returns the reply, or is an async generator of replies if the server streams.
 """
 
 from __future__ import annotations

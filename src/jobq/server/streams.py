@@ -36,9 +36,9 @@ from jobq.stores.base import Store
 # A job on its last chance (core/rules/outcomes.py) is pushed alone, as the stream's whole credit:
 #
 # - If the store reports that such a job is next, the stream claims nothing until the worker runs
-# nothing, for one lease at most. Then it claims alone.
+#   nothing, for one lease at most. Then it claims alone.
 # - While the job runs, the stream claims nothing, for `LAST_CHANCE_S` at most. The credits that the
-# worker grants meanwhile are kept.
+#   worker grants meanwhile are kept.
 #
 # Times are seconds of a monotonic clock, which the caller passes in.
 

@@ -8,7 +8,7 @@ drain or to release. If the supervisor dies, so do its processes (`child.py`).
 
     supervisor.py   which processes there should be, and when one is replaced
     process.py      one worker process, seen by the supervisor
-    child.py        the supervisor, seen by a worker process
-    child.py    when a worker process wants to be replaced: --max-jobs, --max-memory
+    child.py        the supervisor, seen by a worker process; when to be replaced: --max-jobs,
+                    --max-memory
     changes.py      --reload: wait until a source file changes
 """

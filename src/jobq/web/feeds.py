@@ -314,15 +314,15 @@ class Hub:
 # `GET /live` sends, until the tab is closed:
 #
 # - `/live?tenant=&queue=`: `event: queue` with a QueueLive as JSON whenever the queue changes, at
-# most once per second.
+#   most once per second.
 # - `/live?tenant=` or `/live`: the same for each of the first 50 queues of the overview.
 # - `/live?tenant=&queue=&id=`: `event: job` with a JobLive as JSON whenever the job changes, and
-# `event: end` after the last one.
+#   `event: end` after the last one.
 # - `/live?workers=true`: `event: workers` whenever a worker has come, gone or changed. The page
-# then reads what its reader may see.
+#   then reads what its reader may see.
 #
-# All tabs that watch the same queue or job share one reader of the store (feeds.py). A comment is
-# sent every 15 seconds, so that proxies keep the connection open.
+# All tabs that watch the same queue or job share one reader of the store (`Hub`). A comment is sent
+# every 15 seconds, so that proxies keep the connection open.
 
 HEARTBEAT_S = 15.0
 """Seconds between two comments. Proxies close connections that are silent for 30 to 60 seconds."""

@@ -245,8 +245,6 @@ class Attempts:
         self._failed[address] = self._failed.get(address, 0) + 1
 
 
-# Signing in with a token on a page, and signing out.
-
 log = logging.getLogger("jobq.web")
 
 

@@ -36,7 +36,7 @@ def test_every_edit_of_the_library_is_a_decision() -> None:
 def test_a_released_library_never_changes() -> None:
     """Releases that run side by side call functions of different names, each with its own text."""
     released = RELEASED.get(library.VERSION, library.DIGEST)
-    assert released == library.DIGEST, "a release has this version: raise VERSION in functions.py"
+    assert released == library.DIGEST, "a release has this version: raise VERSION in library.py"
 
 
 def test_the_library_contains_all_files() -> None:

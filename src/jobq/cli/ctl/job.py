@@ -49,8 +49,6 @@ from jobq.errors import WaitTimeout
 from jobq.operations import listing
 from jobq.operations.selecting import make_criteria
 
-# `jq-ctl job logs`: what a job's handler logged.
-
 
 @click.command(
     cls=Command,

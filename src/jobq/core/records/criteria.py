@@ -1,4 +1,5 @@
-"""Which jobs an operator means: by state, task, key, error, meta, arguments and time. Pure.
+"""Which jobs an operator means: by state, task, key, error, meta, arguments and time; and the pace
+of a pass over them. Pure.
 
 A store narrows a listing by state, exact task name and key. The rest is decided here, on the
 records of each page, so every store gives the same answer.

@@ -37,7 +37,7 @@ LONGEST_LINE = LOG_LINE + 100
 """Characters of a log line that was cut: it ends with words that say how much is missing."""
 MAX_SIGNALS = 10_000
 """Signals that a job accepts in one life. Every claim of the job reads all of them. The notes about
-its children are counted with them, and are accepted up to `records.MAX_AFTER`."""
+its children are counted with them, and are accepted up to `jobs.MAX_AFTER`."""
 ERROR_LENGTH = 500
 """Characters of a failure ("type: message") in an event. The job's record has the whole text."""
 

@@ -6,9 +6,9 @@ An entry is MessagePack: [FORMAT, number, incarnation, at_ms, worker | nil, [ite
 
 - `number` is the number of its first event; the others count up from there.
 - `incarnation` identifies the run of the store that wrote the entry (see `unpack`).
-- An item is an array of the fields in `event_records.ITEM`, in that order, with kinds and states as
-  the codes below. Fields from `actor` on are left out if they and all fields after them are nil.
-  Fields that a newer jobq has added follow, and are ignored.
+- An item is an array of the fields in `events.ITEM`, in that order, with kinds and states as the
+  codes below. Fields from `actor` on are left out if they and all fields after them are nil. Fields
+  that a newer jobq has added follow, and are ignored.
 
 A store appends entries and never looks inside. lua/log.lua packs the same arrays.
 

@@ -194,6 +194,6 @@ def legal(kind: Kind, previous: State | None, state: State) -> bool:
 def never_started(attempt: int) -> bool:
     """Whether a job has never started. Only then may others change what it will do.
 
-    `attempt` does not count attempts that were deferred (`unknown.starts`).
+    `attempt` does not count attempts that were deferred (`deferral.starts`).
     """
     return attempt == 0

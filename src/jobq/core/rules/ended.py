@@ -9,9 +9,7 @@ from __future__ import annotations
 import hashlib
 
 from jobq.core.records.defaults import WATCHED_MS
-from jobq.core.records.jobs import (
-    Mode,
-)
+from jobq.core.records.jobs import Mode
 from jobq.core.records.queues import RetentionData
 from jobq.core.records.states import State
 from jobq.core.values.checks import MAX_ID_LENGTH

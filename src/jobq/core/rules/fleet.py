@@ -1,7 +1,7 @@
 """How a fleet shares work: how often each worker polls, and which queue is next. Pure.
 
-In a fleet of more than 100 workers, each worker does these things less often: a thousand workers
-that poll twice a minute already poll 30 times a second together.
+In a fleet of more than 100 workers, each worker polls, sends heartbeats and asks to lead less
+often: a thousand workers that poll twice a minute already poll 30 times a second together.
 """
 
 from __future__ import annotations

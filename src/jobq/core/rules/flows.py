@@ -1,7 +1,7 @@
 """Flows: whether one is valid before any of it is stored, and arguments that are other jobs'
 results.
 
-It must be a graph without cycles, and all its edges must lead to jobs.
+A flow must be a graph without cycles, and all its edges must lead to jobs.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """What may start and what may wait: rates, holds, and `max_waiting`. Pure.
 
-lua/rates.lua copies it. A state is two numbers. For a window: how many starts it has counted, and
-when it opened. For a bucket: how many tokens it held, and when. None is the state of an unused
-limit.
+lua/rates.lua copies the rates. The state of a rate is two numbers. For a window: how many starts it
+has counted, and when it opened. For a bucket: how many tokens it held, and when. None is the state
+of an unused limit.
 """
 
 from __future__ import annotations

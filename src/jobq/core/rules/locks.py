@@ -95,9 +95,6 @@ def passes_on(holder: Standing | None) -> bool:
     return holder not in ("fresh", "started")
 
 
-# The lock of a unique job: a digest of what makes two calls the same.
-
-
 def unique_spec(
     unique: Unique, task: str, bound: Mapping[str, Any], codec: Codec = JSON
 ) -> UniqueSpec:

@@ -83,7 +83,7 @@ DELAYING = frozenset({"retry", "snooze", "defer"})
 """Outcomes whose delay delays the job.
 
 The delay of a `hold` is the delay of its key or queue. So is that of a `defer` in a keyed queue
-(`unknown.waits`).
+(`deferral.waits`).
 """
 
 

@@ -10,7 +10,7 @@ work together:
 |---|---|
 | Landlock (`landlock`) | paths, programs, TCP ports, signals, and inspecting other processes |
 | seccomp (`calls`, `bpf`) | sockets, new processes, metadata of files, and ways around Landlock |
-| namespaces (`namespaces`) | the network as a second line, and counting a user's processes |
+| namespaces (`privileges`) | the network as a second line, and counting a user's processes |
 | limits (`limits`, `watch`) | memory, processor time, open files, number of processes |
 | privileges (`privileges`) | capabilities, and setuid programs |
 | descriptors (`descriptors`) | open files that the worker or the job before has left |

@@ -280,7 +280,7 @@ class Dispute(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Proof(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything that the next audit needs. The jobs are in files beside it (`audit/proof.py`)."""
+    """Everything that the next audit needs. The jobs are in files beside it (see below)."""
 
     version: int = 1
     arrival: int = 0  # batches that were read

@@ -8,8 +8,7 @@ all calls:
 - **Atomic per queue.** A call applies to a queue completely or not at all. A call that names
   several queues is atomic for each one.
 - **Recorded.** Every transition is one of `core.records.states`, and is written to the queue's
-event log in
-  the same atomic step.
+  event log in the same atomic step.
 - **One clock.** The store's clock, or the `clock` given to `open_store`, decides what is due and
   what has expired. Expiry is checked on every read: an expired record is gone, swept or not.
 - **Times of a job never go back**, also if the clock is set or the clocks of two handles differ: an

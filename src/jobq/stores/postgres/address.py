@@ -181,9 +181,6 @@ def _seconds(url: str, text: str | None) -> float:
     return value
 
 
-# Connects to the server of an address, host by host, with a deadline for each.
-
-
 def connect(address: Address, stop: int, timeout: float) -> Link:
     """Connect to the first server of the address that accepts. LinkLost says why none does."""
     problems = []

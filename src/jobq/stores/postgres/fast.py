@@ -1,6 +1,6 @@
 """Calls about plain jobs on plain queues: one statement, one round trip, one commit.
 
-A queue is plain if nothing but the order of its jobs decides what a claim gets (`plain.is_plain`).
+A queue is plain if nothing but the order of its jobs decides what a claim gets (`memory.is_plain`).
 A plain job changes only its own row when it ends. Statements here lock no queue: they touch rows of
 jobs that they match by token, or that no other transaction has locked, and tables that only grow.
 
@@ -57,14 +57,14 @@ from jobq.stores.relational.settle import completed_item
 from jobq.stores.relational.signals import LISTEN_MS, ended_topic
 from jobq.stores.relational.tx import Granted
 
-# The claim of an exchange on plain queues (fast.py): its statement, its leases, and its floors.
+# The claim of an exchange on plain queues: its statement, its leases, and its floors.
 
 _STATEMENTS_WITH_FLOORS = (
     *(FAST_WITH_FLOORS[name] for name in ("exchange", "next_times")),
     waking.SQL_WITH_FLOORS["wake"],
     FLOORS["last_seq"],
 )
-"""What an exchange with floors needs besides those of fast.py."""
+"""What an exchange with floors needs besides `_PREPARED`."""
 
 
 class ExchangedJob(ClaimedJob, array_like=True, gc=False):

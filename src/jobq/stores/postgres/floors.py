@@ -329,5 +329,5 @@ STATEMENTS_WITH_FLOORS: dict[str, tuple[str, _Floors]] = {
         lambda floors, parameters: (floors.oldest(parameters[0], parameters[1]),),
     ),
 }  # fmt: skip
-"""Statements that begin at floors while somebody holds a snapshot (floors.py), and the floors that
-each one takes as further parameters."""
+"""Statements that begin at floors while somebody holds a snapshot, and the floors that each one
+takes as further parameters."""

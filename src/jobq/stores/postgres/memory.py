@@ -15,8 +15,6 @@ from jobq.stores.postgres.snapshots import Held
 from jobq.stores.relational.rows import QueueRow, Row
 from jobq.stores.relational.tx import Memory
 
-# Which queues are plain, so that single statements may change their jobs (fast.py).
-
 
 def is_plain(queue: QueueRow, now: int) -> bool:
     """Whether single statements may put, complete and claim jobs of the queue (fast.py)."""

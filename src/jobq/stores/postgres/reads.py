@@ -43,8 +43,6 @@ def _ask_about(tx: PostgresTx, job: Job) -> None:
         tx.ask(ties["steps_of"], (job.pk,))
 
 
-# Reads the state of the database for operators.
-
 _SQL = load("inspection.sql")
 
 

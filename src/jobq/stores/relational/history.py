@@ -43,7 +43,7 @@ STEP_FLAGS = NOTED | STEPPED
 
 
 def put_steps(tx: Tx, pk: int, steps: Steps) -> None:
-    """Store steps of a job. The caller sets FLAGS."""
+    """Store steps of a job. The caller sets STEP_FLAGS."""
     for name, data in steps:
         tx.execute(tx.sql.ties["put_step"], (pk, name, data))
 

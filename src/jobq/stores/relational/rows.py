@@ -1,7 +1,7 @@
 """Rows of the database by column name. This file alone lists the columns that statements read and
 write.
 
-A class has one field per column of a SELECT, in its order. rows.py gives the same lists to the
+A class has one field per column of a SELECT, in its order. This file gives the same lists to the
 SQL files, which name them in braces: `SELECT {job} FROM jobs`. Rows are checked while they are
 converted: a value of a type that the column never has, written by another program or a broken disk,
 raises msgspec.ValidationError.
@@ -342,12 +342,12 @@ class ScheduleRow(NamedTuple):
 
 # Lists of columns for the SQL files, which name them in braces: `SELECT {job} FROM jobs`.
 #
-# They are made from the classes of rows.py, so that a column is listed once.
+# They are made from the classes above, so that a column is listed once.
 
 JOB_COLUMNS = Job.__struct_fields__[:-1]  # `actor` is not stored
 _CLAIMED = ClaimedJob.__struct_fields__
 _TOKEN = "pk || '.' || life || '.' || {}"
-"""What the tokens of a job's leases begin with, as in tokens.token_of."""
+"""What the tokens of a job's leases begin with, as in `token_of`."""
 
 
 def lists(placeholder: Callable[[int], str], queue: Sequence[str] = QUEUE) -> dict[str, str]:

@@ -26,7 +26,7 @@ from jobq.stores.relational.tx import Tx
 # A small flow is submitted by one transaction. A larger one would keep other calls from writing for
 # seconds, so it is submitted by several of bounded size:
 #
-# 1. `page` and `missing` read the whole flow, to check it (submission.py).
+# 1. `members_page` and `missing` read the whole flow, to check it (`_checked`).
 # 2. `decide` is the one step that decides that the flow is submitted.
 # 3. `step` makes jobs of some members. The caller repeats it, and a tick does if the caller died.
 #

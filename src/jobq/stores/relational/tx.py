@@ -107,8 +107,8 @@ class Tx(Dialect):
         # Watched jobs whose runs stored progress or log lines.
         self.noted: list[tuple[int, QueueName, str]] = []
         self.wanted: list[Job] = []  # jobs that ended and that others wait for
-        # Jobs that open transactions of their handlers are completing (see completing.py of
-        # PostgreSQL). They are locked for as long as those stay open.
+        # Jobs that open transactions of their handlers are completing (see `complete` in
+        # postgres/caller.py). They are locked for as long as those stay open.
         self.completing: set[int] = set()
         # Jobs that failed in a queue with dead letters, and the number of the event that says so.
         self.failed: list[tuple[QueueRow, Job, int]] = []

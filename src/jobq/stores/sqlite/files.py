@@ -98,7 +98,8 @@ _PREFIX = "jobq-memory-"
 
 
 def scratch_folder(owner: object) -> str:
-    """Create a private folder. It is deleted by `remove`, with its owner, or with the process."""
+    """Create a private folder. It is deleted by `remove_scratch`, with its owner, or with the
+    process."""
     _sweep()
     made = tempfile.mkdtemp(prefix=f"{_PREFIX}{os.getpid()}-")
     weakref.finalize(owner, remove_scratch, made)

@@ -105,9 +105,6 @@ COLUMNS = {
 }
 """What the names in braces stand for in the SQL files."""
 
-
-# SQLite's statements, from the files of the sql folder.
-
 _PACKAGE = "jobq.stores.sqlite"
 
 SQL = statements.load_all(_PACKAGE, COLUMNS)

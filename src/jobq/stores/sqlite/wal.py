@@ -1,5 +1,7 @@
 """The write-ahead log: copied into the database in a thread, and checked when a file is opened.
 
+`Checkpointer` copies the log; `lost_commits` checks it.
+
 After a crash, SQLite reads the log up to the first frame whose checksum is wrong, and takes it for
 the end: usually it is the frame that was being written. But a bit that the disk has flipped looks
 the same, and every later commit is lost without an error. The later frames are still in the file.

@@ -1,6 +1,6 @@
 """Jobs in requests and replies: bodies, extras, leases, records, and results of puts.
 
-EXTRA in lua/fields.lua has the fields.
+lua/fields.lua has the layouts (EXTRA, RECORD).
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The function library: the Lua files with core's constants, under a name that contains its
 version.
 
-Lua files use these names and do not repeat the values. A change in core reaches the server with the
-next library.
+Lua files use the names of these constants and do not repeat the values. A change in core reaches
+the server with the next library.
 """
 
 from __future__ import annotations
@@ -14,9 +14,7 @@ from jobq.core.records import defaults
 from jobq.core.records.commands import APPLIES
 from jobq.core.records.event_log import KIND_CODES, STATE_CODES
 from jobq.core.records.failures import MAX_ERRORS, MAX_MESSAGE
-from jobq.core.records.jobs import (
-    MAX_AFTER,
-)
+from jobq.core.records.jobs import MAX_AFTER
 from jobq.core.rules import clock, limits, locks, outcomes
 from jobq.core.rules.options import KEPT, LETTER
 from jobq.core.rules.outcomes import DEFAULT_MAX_STALLS, EFFECTS
@@ -71,7 +69,7 @@ _APPLIES = {
 
 
 def constants() -> str:
-    """The Lua statements that define them."""
+    """The Lua statements that define core's constants."""
     tables: dict[str, object] = {
         "STATE": STATE_CODES,
         "KIND": KIND_CODES,
@@ -102,8 +100,6 @@ def _lua(value: object) -> str:
     return repr(value)
 
 
-# The function library: the Lua files in order, under a name that contains its version.
-#
 # Releases with different versions use functions of different names and can run side by side. Every
 # edit of the library changes DIGEST, which a test compares with a checked-in one. So an edit forces
 # a decision: if the new library does not understand data of the old one, raise VERSION.

@@ -185,8 +185,6 @@ class Puts:
         )
 
 
-# `restore`: stores failed jobs of another store.
-
 _RESTORE_BATCH = 500
 """Jobs per call: the server does nothing else meanwhile."""
 _short = Struct(">IHI").pack  # FAILED_RUN.short: attempt, and a time of 6 bytes as 2 and 4

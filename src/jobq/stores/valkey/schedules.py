@@ -30,7 +30,7 @@ from jobq.stores.valkey.servers import Servers
 #
 # - A schedule is stored first. Then the time of its queue is lowered.
 # - A queue that is asked first gets a later time. Then it is asked, and then its time is lowered to
-# that of its next schedule.
+#   that of its next schedule.
 #
 # So a schedule that is stored while its queue is asked is found, or lowers the time after that.
 

@@ -59,7 +59,7 @@ had an effect and may be repeated, as one whose reply was lost. The second text 
 
 
 class Servers:
-    """Connections to primaries, by key. `servers.py` has the classes that find the primary."""
+    """Connections to primaries, by key. The subclasses below find the primary."""
 
     one_hash_slot_per_command = False
     """Whether all keys of one command must be in one slot."""

@@ -43,7 +43,7 @@ BROKEN = (msgspec.MsgspecError, struct.error, ValueError, TypeError, IndexError)
 
 
 class StoredOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """The options in a record. `job_bodies._options` writes them."""
+    """The options in a record. `jobs._options` writes them."""
 
     # begin scripts/options.py: recorded
     codec: str = "json"

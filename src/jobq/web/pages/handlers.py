@@ -259,31 +259,31 @@ async def search_page(request: Request) -> Response:
     return render(request, "search.html", text=text, found=found, now_ms=view.now_ms())
 
 
-# Dead letters: failed jobs by cause, to rerun or purge them.
-
-
 async def dead_page(request: Request) -> Response:
-    """GET /dead?tenant=&queue=&name="""
+    """Dead letters: failed jobs by cause, to rerun or purge them.
+
+    GET /dead?tenant=&queue=&name=
+    """
     view, where, name = view_of(request), tenant_and_queue(request), given(request, "name")
     found = await dead_letters(view, **where, name=name)
     return render(request, "dead.html", dead=found, now_ms=view.now_ms(), name=name or "", **where)
 
 
-# Schedules: their next times; run now, pause, resume and remove.
-
-
 async def schedules_page(request: Request) -> Response:
-    """GET /schedules?tenant=&queue="""
+    """Schedules: their next times; run now, pause, resume and remove.
+
+    GET /schedules?tenant=&queue=
+    """
     view, where = view_of(request), tenant_and_queue(request)
     found = await schedules(view, **where)
     return render(request, "schedules.html", found=found, now_ms=view.now_ms(), **where)
 
 
-# One flow as a drawn graph and as a list.
-
-
 async def flow_page(request: Request) -> Response:
-    """GET /flow?tenant=&queue=&id="""
+    """One flow as a drawn graph and as a list.
+
+    GET /flow?tenant=&queue=&id=
+    """
     asked = {name: request.query_params.get(name, "") for name in ("tenant", "queue", "id")}
     graph = await flow(view_of(request), **asked)
     waits = Counter(edge.waiter for edge in graph.edges)
@@ -306,38 +306,38 @@ def _last(graph: FlowGraph) -> FlowNode | None:
     return tops[0] if len(tops) == 1 and tops[0].state != "gone" else None
 
 
-# Flows among the newest jobs.
-
-
 async def flows_page(request: Request) -> Response:
-    """GET /flows?tenant=&queue="""
+    """Flows among the newest jobs.
+
+    GET /flows?tenant=&queue=
+    """
     view, where = view_of(request), tenant_and_queue(request)
     found = await flows(view, **where)
     return render(request, "flows.html", found=found, now_ms=view.now_ms(), **where)
 
 
-# Workers that are alive: what they are doing; drain, resume and stop.
-
-
 async def workers_page(request: Request) -> Response:
-    """GET /workers?tenant=&queue="""
+    """Workers that are alive: what they are doing; drain, resume and stop.
+
+    GET /workers?tenant=&queue=
+    """
     where = tenant_and_queue(request)
     found = await workers(view_of(request), **where)
     return render(request, "workers.html", found=found, **where)
 
 
-# One worker and the jobs that it runs.
-
-
 async def worker_page(request: Request) -> Response:
-    """GET /worker?name="""
+    """One worker and the jobs that it runs.
+
+    GET /worker?name=
+    """
     found = await worker(view_of(request), request.query_params.get("name", ""))
     return render(request, "worker.html", found=found)
 
 
-# Tenants and what they use.
-
-
 async def tenants_page(request: Request) -> Response:
-    """GET /tenants"""
+    """Tenants and what they use.
+
+    GET /tenants
+    """
     return render(request, "tenants.html", found=await tenants(view_of(request)))

@@ -3,7 +3,7 @@
    For each write to a file under POWER_DIR, it first stores what the write replaces, in a file of
    POWER_LOG that is named after the device and the inode. A sync of the file empties that file. So
    the stored bytes always lead from the file as it is back to the file as it was last synced, and
-   power.py puts them back after it has killed the processes. Syncs do not reach the real disk.
+   shimming.py puts them back after it has killed the processes. Syncs do not reach the real disk.
 
    Simplified: creating, renaming and deleting a file is durable at once, as a file system may do it.
    The contents of a file are not, under whatever name. Writes through a memory map are not seen; the

@@ -43,7 +43,7 @@ CREATE TABLE jobs (
     started_ms   bigint,
     finished_ms  bigint,
     priority     integer NOT NULL,
-    flags        integer NOT NULL,              -- codes.GIVEN, CANCEL, WATCHED, …
+    flags        integer NOT NULL,              -- rows.GIVEN, CANCEL, WATCHED, …
     life         integer NOT NULL,
     attempt      integer NOT NULL DEFAULT 0,
     failures     integer NOT NULL DEFAULT 0,
@@ -86,7 +86,7 @@ CREATE UNIQUE INDEX jobs_ended_identity ON jobs_ended (qid, id);
 -- The queue is not its first column, because the planner knows nothing before the first ANALYZE: it
 -- took this index for (qid, id), and a put read every ended job of its queue.
 CREATE INDEX jobs_ended_clock ON jobs_ended (state, keep, qid, at_ms, pk);
--- Completed by a transaction of their handlers, and what follows is still to do (codes.UNFOLLOWED).
+-- Completed by a transaction of their handlers, and what follows is still to do (rows.UNFOLLOWED).
 CREATE INDEX jobs_ended_unfollowed ON jobs_ended (finished_ms) WHERE flags & 1024 <> 0;
 
 -- Keys of keyed queues that have jobs waiting or active; a key with neither has no row.

@@ -84,7 +84,7 @@ claimed AS (
     WHERE ctid = ANY (ARRAY(SELECT at FROM picked))
     RETURNING qid, {claimed}
 ),
--- Numbers, id and name of each job, between zero bytes, which no text has (tx_log.started_items).
+-- Numbers, id and name of each job, between zero bytes, which no text has (event_log.started_items).
 starts AS MATERIALIZED (
     SELECT qid, count(*)::int AS n, sum(ms - due_ms)::bigint AS waited, max(ms) AS at_ms,
         string_agg(

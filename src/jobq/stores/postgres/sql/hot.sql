@@ -1,4 +1,4 @@
--- Statements of the hot paths: put, claim and settle. Braces name column lists (columns.py).
+-- Statements of the hot paths: put, claim and settle. Braces name column lists (queries.py).
 -- Waiting and active jobs are in jobs_hot, ended ones in jobs_ended.
 -- The braces of queries.FROM_FLOORS are empty, or make an index scan begin at a floor (floors.py).
 
@@ -113,7 +113,7 @@ SELECT {claimed}, token, started_ms, at_ms
 FROM jobs_hot WHERE qid = $1 AND state = 3 AND at_ms IS NOT NULL
     AND token = {token} || $2::text;
 
--- name: complete: complete a job whose end changes only its own row (no flag of codes.ENDING)
+-- name: complete: complete a job whose end changes only its own row (no flag of rows.ENDING)
 UPDATE jobs SET state = 4, result = $1, finished_ms = $2, at_ms = $3, keep = flags & 1
 WHERE pk = $4 AND token = $5 AND id = $6 AND state = 3 AND flags & 126 = 0;
 

@@ -75,7 +75,7 @@ FROM unnest($2::text[]) AS asked (id), LATERAL (
 -- name: redirect_edges: parents that wait for an id wait for another job, and know it by that id
 UPDATE edges SET child = $1, asked = $2 WHERE child_qid = $3 AND child = $2 AND done = 0;
 
--- name: tying: whether more edges of a parent follow, from this flow (see submitting.py)
+-- name: tying: whether more edges of a parent follow, from this flow (see submission.py)
 SELECT 1 FROM edges WHERE parent = $1 AND ordinal = -1 AND asked = $2;
 
 -- name: all_tied: no more edges of a parent follow

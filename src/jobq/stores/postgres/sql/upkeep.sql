@@ -62,7 +62,7 @@ WHERE qid = $1 AND minute IN (
 );
 
 -- A sweep reads the next rows in the order of the primary key and deletes the expired ones (see
--- sweeps.py). These tables have no index on their time, because it changes often.
+-- upkeep.py). These tables have no index on their time, because it changes often.
 
 -- name: next_workers: the next workers in order, with the time they count as present until
 SELECT name, until_ms FROM workers WHERE name > $1 ORDER BY name LIMIT $2;

@@ -13,7 +13,7 @@ SELECT qid * 1099511627776 + pos, logged, entry FROM events ORDER BY qid, pos;
 DROP TABLE events;
 ALTER TABLE events_by_place RENAME TO events;
 
--- Places under max_waiting that incomplete flows have reserved (see bounds.py). `place` 1: the
+-- Places under max_waiting that incomplete flows have reserved (see put.py). `place` 1: the
 -- member has one. A member is staged once, also when its call is repeated.
 ALTER TABLE queues ADD COLUMN reserved INTEGER NOT NULL DEFAULT 0;
 ALTER TABLE staged ADD COLUMN queue TEXT NOT NULL DEFAULT '';
@@ -21,7 +21,7 @@ ALTER TABLE staged ADD COLUMN id TEXT NOT NULL DEFAULT '';
 ALTER TABLE staged ADD COLUMN place INTEGER NOT NULL DEFAULT 0;
 CREATE UNIQUE INDEX staged_identity ON staged (tenant, flow, queue, id) WHERE id != '';
 
--- Flows that are submitted by several transactions (see submitting.py). `weight` is what it costs
+-- Flows that are submitted by several transactions (see submission.py). `weight` is what it costs
 -- to make a job of a member. Ticks find old flows, and those that a caller has left, by an index.
 ALTER TABLE staged ADD COLUMN weight INTEGER NOT NULL DEFAULT 1;
 CREATE INDEX flows_clock ON flows (begun_ms);

@@ -59,7 +59,7 @@ RETURNING {claimed};
 SELECT {claimed}, token, started_ms, at_ms
 FROM jobs WHERE qid = ? AND state = 3 AND keep = 0 AND token = {token} || ?;
 
--- name: complete: complete a job whose end changes only its own row (no flag of codes.ENDING)
+-- name: complete: complete a job whose end changes only its own row (no flag of rows.ENDING)
 UPDATE jobs SET state = 4, result = ?, finished_ms = ?, at_ms = ?, keep = flags & 1
 WHERE pk = ? AND token = ? AND id = ? AND state = 3 AND flags & 126 = 0;
 

@@ -55,7 +55,7 @@ WHERE child_qid = ? AND child IN (SELECT value FROM json_each(?)) AND done = 0;
 -- name: redirect_edges: parents that wait for an id wait for another job, and know it by that id
 UPDATE edges SET child = ?1, asked = ?2 WHERE child_qid = ?3 AND child = ?2 AND done = 0;
 
--- name: tying: whether more edges of a parent follow, from this flow (see submitting.py)
+-- name: tying: whether more edges of a parent follow, from this flow (see submission.py)
 SELECT 1 FROM edges WHERE parent = ? AND ordinal = -1 AND asked = ?;
 
 -- name: all_tied: no more edges of a parent follow

@@ -41,7 +41,7 @@ DELETE FROM minutes
 WHERE qid = ?1 AND minute IN (SELECT minute FROM minutes WHERE qid = ?1 AND minute < ?2 LIMIT ?3);
 
 -- A sweep reads the next rows in the order of the primary key and deletes the expired ones (see
--- sweeps.py). These tables have no index on their time, because it changes often.
+-- upkeep.py). These tables have no index on their time, because it changes often.
 
 -- name: next_workers: the next workers in order, with the time they count as present until
 SELECT name, until_ms FROM workers WHERE name > ? ORDER BY name LIMIT ?;
