@@ -40,7 +40,8 @@ from jobq.stores.postgres.link import Link, Reply, StatementFailed
 from jobq.stores.postgres.memory import Plain, PostgresMemory, Registered
 from jobq.stores.postgres.queries import FAST, FAST_WITH_FLOORS, FLOORS
 from jobq.stores.relational.claim import REMEMBERED, lease_of, queue_order
-from jobq.stores.relational.put import Watch, accepted_items, new_job
+from jobq.stores.relational.mailbox import Watch
+from jobq.stores.relational.put import accepted_items, new_job
 from jobq.stores.relational.rows import (
     DELAYED,
     ENDING,

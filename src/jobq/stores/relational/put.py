@@ -6,15 +6,13 @@ others are inserted one by one.
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import AsyncIterator, Callable, Collection, Iterable, Sequence
-from typing import NamedTuple
+from collections.abc import Collection, Iterable, Sequence
 
 import msgspec
 
 from jobq.core.records import refusals
 from jobq.core.records.event_log import KIND_CODES, STATE_CODES, STATES, Item, with_later
-from jobq.core.records.jobs import JobKey, JobRecord, JobSpec, PutResult, QueueName, Signal, Topic
+from jobq.core.records.jobs import JobKey, JobRecord, JobSpec, PutResult, QueueName
 from jobq.core.records.queues import with_defaults
 from jobq.core.records.states import Kind, State
 from jobq.core.rules import copies, limits
@@ -24,7 +22,7 @@ from jobq.core.rules.limits import depend_on_each_other, highest_cost
 from jobq.core.rules.locks import on_held_lock
 from jobq.core.rules.options import LETTER
 from jobq.stores.relational import ending, flows, history, locks, signals, waiting
-from jobq.stores.relational.mailbox import Address, Mailbox
+from jobq.stores.relational.mailbox import Watch
 from jobq.stores.relational.packed import (
     event_meta,
     has_defaults,
@@ -59,17 +57,6 @@ from jobq.stores.relational.tx import Tx
 # Inserts rows of new jobs, and records that they were accepted.
 
 _ACCEPTED = KIND_CODES[Kind.ACCEPTED]
-
-
-class Watch(NamedTuple):
-    """The jobs of a put whose ends its handle wants to be notified of, and the handle's mailbox."""
-
-    address: Address
-    jobs: frozenset[JobKey]
-
-    def has(self, spec: JobSpec) -> bool:
-        """Whether the handle wants to be notified of the end of this job."""
-        return (spec.queue, spec.id) in self.jobs
 
 
 def new_job(
@@ -630,35 +617,3 @@ def _copy_one(tx: Tx, queue: QueueRow, job: Job, number: int) -> None:
     assert letter is not None
     letter.failure = job.failure
     tx.save(letter)
-
-
-# Callers that wait for the end of a job which they are about to put.
-
-
-class Expectations:
-    """How many callers wait for the end of each job."""
-
-    def __init__(self) -> None:
-        self.callers: dict[JobKey, int] = {}
-
-    @contextlib.asynccontextmanager
-    async def expect(self, job: JobKey, box: Mailbox) -> AsyncIterator[AsyncIterator[None]]:
-        """Yield once for each notice that the job has ended, while the context lasts."""
-        self.callers[job] = self.callers.get(job, 0) + 1
-        try:
-            async with box.subscribed([Topic("ended", *job)]) as signals:
-                yield _ends(signals)
-        finally:
-            self.callers[job] -= 1
-            if not self.callers[job]:
-                del self.callers[job]
-
-    def watch(self, specs: Sequence[JobSpec], box: Callable[[], Mailbox]) -> Watch | None:
-        """The jobs of a put whose ends are expected; None: there are none."""
-        jobs = {JobKey(spec.queue, spec.id) for spec in specs} & self.callers.keys()
-        return Watch(box().address, frozenset(jobs)) if jobs else None
-
-
-async def _ends(signals: AsyncIterator[Signal]) -> AsyncIterator[None]:
-    async for _ in signals:
-        yield None

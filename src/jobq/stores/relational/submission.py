@@ -16,7 +16,7 @@ from jobq.core.records.states import State
 from jobq.core.rules.flows import Lock, check_locks
 from jobq.errors import JobqError, StoreUnavailable
 from jobq.stores.relational import flows, put, rows, staging, waiting
-from jobq.stores.relational.put import Watch
+from jobq.stores.relational.mailbox import Watch
 from jobq.stores.relational.rows import BLOCKED, ENDED, NOTED, Job
 from jobq.stores.relational.staging import FIRST, FlowState, Part
 from jobq.stores.relational.tx import Tx
