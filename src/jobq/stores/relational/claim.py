@@ -9,7 +9,7 @@ from jobq.core.records.event_log import KIND_CODES, Item, with_later
 from jobq.core.records.jobs import Claim, Input, Lease, QueueName, Steps
 from jobq.core.records.states import Kind
 from jobq.stores.relational import flows, keys, limits, put, upkeep
-from jobq.stores.relational import history as recorded_steps
+from jobq.stores.relational.history import steps_of
 from jobq.stores.relational.packed import BROKEN, event_meta, unpack_options
 from jobq.stores.relational.rows import (
     ACTIVE,
@@ -233,7 +233,7 @@ def _lease(
         last_chance=limits.is_last(queue, job),
         inputs=flows.inputs(tx, job.pk) if noted else (),
         signals=tuple(tx.execute(tx.sql.ties["signals_of"], (job.pk,)).fetchall()) if noted else (),
-        steps=recorded_steps.steps_of(tx, job),
+        steps=steps_of(tx, job),
     )
 
 
