@@ -33,7 +33,7 @@ async def test_a_stall_too_many_fails_the_job_as_core_says(q: Desk) -> None:
         await q.take("w7")
         q.clock.advance(LEASE)
         await q.tick()
-    expected = outcomes.stalled(
+    expected = outcomes.stall_failure(
         stalls=2, max_stalls=1, worker="w7", attempt=2, now_ms=q.clock.now_ms
     )
     assert await own_failure(q, "a") == expected
@@ -59,7 +59,7 @@ async def test_an_expired_job_fails_as_core_says(q: Desk, ttl_ms: int) -> None:
     await q.put_one("a", ttl_ms=ttl_ms)
     q.clock.advance(ttl_ms)
     await q.tick()
-    expected = outcomes.expired(ttl_ms=ttl_ms, attempt=0, now_ms=q.clock.now_ms)
+    expected = outcomes.ttl_failure(ttl_ms=ttl_ms, attempt=0, now_ms=q.clock.now_ms)
     assert await own_failure(q, "a") == expected
     event = await q.last_event("a")
     assert (event.reason, event.error, event.fingerprint) == (

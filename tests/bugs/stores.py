@@ -294,8 +294,8 @@ STORES = (
         "a busy worker is given a job on its last chance on SQL stores",
         "c5ca6dc6",
         f"{RELATIONAL}/claim.py",
-        "room = limits.last_chance_room(tx, queue, room, alone=alone)",
-        "room = last_chances.room(tx, queue, room, alone=True)",
+        "room = limits.claimable_together(tx, queue, room, alone=alone)",
+        "room = limits.claimable_together(tx, queue, room, alone=True)",
         found_by=(f"{CONFORMANCE}/test_last_chance_busy.py", "--store", "sqlite"),
     ),
     bug(

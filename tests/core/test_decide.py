@@ -314,7 +314,7 @@ def test_a_failure_that_is_retried_is_not_exhausted() -> None:
     ("stalls", "allowed", "exhausted"), [(1, 3, False), (3, 3, False), (4, 3, True), (1, 0, True)]
 )
 def test_a_stall_past_the_limit_is_exhausted(stalls: int, allowed: int, exhausted: bool) -> None:
-    failure = outcomes.stalled(
+    failure = outcomes.stall_failure(
         attempt=7, stalls=stalls, max_stalls=allowed, worker="w1", now_ms=5000
     )
     assert (failure.reason, failure.attempt, failure.worker, failure.at_ms) == (

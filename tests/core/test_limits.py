@@ -6,7 +6,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from jobq.core.records.queues import RateData, Tokens, Window
-from jobq.core.rules.limits import RateState, room, take
+from jobq.core.rules.limits import RateState, starts_left, take
 
 windows = st.builds(Window, limit=st.integers(1, 20), per_ms=st.integers(1, 100_000))
 buckets = st.builds(Tokens, capacity=st.integers(1, 20), refill=st.floats(1e-3, 1e4))
@@ -51,8 +51,8 @@ def test_a_cost_above_a_lowered_capacity_waits_for_a_full_bucket_and_not_for_eve
 
 def test_a_lowered_limit_leaves_no_negative_room() -> None:
     state = RateState(50, 0)
-    assert room(Window(limit=5, per_ms=1000), state, 10) == 0
-    assert room(Tokens(capacity=5, refill=1.0), state, 10) == 5
+    assert starts_left(Window(limit=5, per_ms=1000), state, 10) == 0
+    assert starts_left(Tokens(capacity=5, refill=1.0), state, 10) == 5
 
 
 @given(rates, steps)
@@ -60,7 +60,7 @@ def test_room_says_what_take_does(rate: RateData, steps: list[tuple[int, int]]) 
     state, now = None, 0
     for wait, _ in steps:
         now += wait
-        assert take(rate, state, now).allowed == (room(rate, state, now) >= 1)
+        assert take(rate, state, now).allowed == (starts_left(rate, state, now) >= 1)
         state = take(rate, state, now).state
 
 

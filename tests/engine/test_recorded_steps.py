@@ -9,7 +9,7 @@ import pytest
 
 from jobq import current_job
 from jobq.core.records.states import State
-from jobq.core.rules.waits import unpack
+from jobq.core.rules.waits import unpack_step
 from jobq.errors import LeaseLost
 
 from .kit import Bench, Proxy, eventually, soon
@@ -46,7 +46,7 @@ async def test_a_step_whose_confirmation_is_lost_is_recorded_again_and_executed_
         record = await bench.ended(id)
     assert (record.state, record.result, calls) == (State.COMPLETED, b'"receipt"', ["charge"])
     assert len(line.of("note")) == 3
-    assert [(name, unpack(data).result) for name, data in record.steps] == [
+    assert [(name, unpack_step(data).result) for name, data in record.steps] == [
         ("charge", b'"receipt"')
     ]
 

@@ -66,8 +66,8 @@ class Oracle:
         self.waiting: list[tuple[str, int]] = []
 
     def change(self, rate: RateData) -> None:
-        kept = None if self.state is None else limits.stored(self.rate, self.state)
-        self.rate, self.state = rate, limits.loaded(rate, kept)
+        kept = None if self.state is None else limits.stored_rate(self.rate, self.state)
+        self.rate, self.state = rate, limits.loaded_rate(rate, kept)
 
     def claim(self, n: int, now: int) -> tuple[list[str], int | None]:
         """The jobs that start, and if one may not start yet, when to ask again."""

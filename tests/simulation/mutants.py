@@ -187,7 +187,7 @@ MUTANTS = (
         (
             Edit(
                 limits,
-                "room",
+                "starts_left",
                 "effective.limit - tx.count(queue, ACTIVE)",
                 "effective.limit + 1 - tx.count(queue, ACTIVE)",
             ),
@@ -234,9 +234,9 @@ MUTANTS = (
         (
             Edit(
                 put,
-                "deliver",
-                "_copy(tx, queue, job, number)",
-                "(_copy(tx, queue, job, number), _copy(tx, queue, job, number + 1))",
+                "copy_to_dead_letters",
+                "_copy_one(tx, queue, job, number)",
+                "(_copy_one(tx, queue, job, number), _copy_one(tx, queue, job, number + 1))",
             ),
         ),
     ),

@@ -23,7 +23,7 @@ from jobq.core.records.jobs import (
 )
 from jobq.core.records.queues import QueueConfig, ScheduleSpec
 from jobq.core.records.workers import WorkerRecord
-from jobq.core.rules.waits import StepRecord, pack_steps
+from jobq.core.rules.waits import StepRecord, pack_step
 from jobq.stores.base import Store
 from jobq.web.site import Dashboard
 
@@ -99,7 +99,7 @@ async def fill(store: Store, tenant: str = "acme") -> QueueName:
         progress=b'{"done": 3, "total": 4, "text": "%s"}' % MARK.encode(),
         lines=(MARK, "second"),
         saved=b'"%s"' % MARK.encode(),
-        steps=(("first", pack_steps(StepRecord(n=0, result=payload, attempt=1, at_ms=1))),),
+        steps=(("first", pack_step(StepRecord(n=0, result=payload, attempt=1, at_ms=1))),),
     )
     await store.note([note])
     await store.settle(

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from jobq.core.records.jobs import Claim, Fail, Failure, JobSpec, LeaseRef, Note, QueueName
-from jobq.core.rules.waits import StepRecord, pack_steps
+from jobq.core.rules.waits import StepRecord, pack_step
 from jobq.stores.base import Store
 from jobq.web.data.actions import ACTIONS
 from jobq.web.data.reads import READS
@@ -124,7 +124,7 @@ async def test_a_page_of_a_job_shows_any_progress(
     await memory.put([JobSpec(queue=queue, id="x", name="send", payload=b"[[],{}]")])
     claim = Claim(queues=(queue,), limit=1, lease_ms=60_000)
     (lease,) = (await memory.settle([], worker="v", call="1", then=claim)).leases
-    step = pack_steps(StepRecord(n=0, result=b"1", attempt=1, at_ms=10**17))
+    step = pack_step(StepRecord(n=0, result=b"1", attempt=1, at_ms=10**17))
     lease_ref = LeaseRef(queue, "x", lease.token)
     await memory.note([Note(lease=lease_ref, progress=progress, steps=(("far", step),))])
     job = {"tenant": "acme", "queue": "large", "id": "x"}

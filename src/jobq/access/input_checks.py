@@ -1,5 +1,6 @@
 """Checks of what workers and operators send: our own client has made them already, others may not
-have. New jobs are checked by `core.rules.new_jobs`, as they are everywhere.
+have. New jobs are checked by `core.rules.new_jobs`, as they are everywhere, except whether they
+fit their queue.
 """
 
 from __future__ import annotations
@@ -48,10 +49,10 @@ async def check_parts(store: Store, specs: Sequence[JobSpec], *, steps: int) -> 
         for record in await store.queues(tenant)
         if record.queue in names
     }
-    check_specs(specs, records)
+    check_fits_queues(specs, records)
 
 
-def check_specs(specs: Sequence[JobSpec], records: dict[QueueName, QueueRecord]) -> None:
+def check_fits_queues(specs: Sequence[JobSpec], records: dict[QueueName, QueueRecord]) -> None:
     """ConfigError or InvalidJob if a job does not fit its queue. A new queue has no record yet."""
     modes: dict[QueueName, Mode | None] = {name: each.mode for name, each in records.items()}
     costs = {name: highest_cost(each.limits.effective) for name, each in records.items()}

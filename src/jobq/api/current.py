@@ -93,7 +93,7 @@ class Step:
                 at_ms=run.now_ms,
                 children=tuple(self._children),
             )
-            packed: Steps = ((self.name, waits.pack_steps(record)),)
+            packed: Steps = ((self.name, waits.pack_step(record)),)
             run.steps.admit(packed)
         except Exception as error:  # a custom codec may raise anything
             raise Reject(

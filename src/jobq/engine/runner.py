@@ -35,7 +35,7 @@ from jobq.core.records.jobs import (
     QueueName,
 )
 from jobq.core.rules.decide import End, Raised, Released, Unknown, decide
-from jobq.core.rules.outcomes import unreadable
+from jobq.core.rules.outcomes import unreadable_failure
 from jobq.engine.batches import Batches
 from jobq.engine.builtin import BUILTIN
 from jobq.engine.child_tasks import unguarded
@@ -191,7 +191,7 @@ class Runner:
             self.close(run, self.decide(run, Released(), _DEFAULT_RETRY))
             return
         if lease.unreadable:
-            failure = unreadable(attempt=lease.attempt, worker=None, now_ms=run.now_ms)
+            failure = unreadable_failure(attempt=lease.attempt, worker=None, now_ms=run.now_ms)
             self.close(
                 run, Fail(queue=lease.queue, id=lease.id, token=lease.token, failure=failure)
             )

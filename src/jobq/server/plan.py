@@ -20,7 +20,8 @@ from jobq.core.values.printable import (
 from jobq.core.values.units import parse_duration
 from jobq.errors import ConfigError
 from jobq.server.config import MAX_LEASE_MS, MIN_LEASE_MS, AuthConfig, Config, Loaded
-from jobq.server.tls import Clients, TlsFiles, secret_of
+from jobq.server.files import secret_of
+from jobq.server.tls import Clients, TlsFiles
 from jobq.server.tokens import ALGORITHMS, JwksSource, KeySet, TokenRules, public_key, secret_key
 
 # From the `auth` section of a configuration to how tokens are verified.

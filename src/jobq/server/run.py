@@ -35,14 +35,14 @@ if TYPE_CHECKING:
 
 # Events that Kafka rejects for good are kept in the store, as failed jobs that operators see.
 
-QUEUE = "jobq-relay-rejected"
+REJECTED_QUEUE = "jobq-relay-rejected"
 """The queue of rejected events, in the tenant of each event."""
 
 
 class StoredRejects:
     """Keeps rejected events as failed jobs. The arguments of each job are the event."""
 
-    where = f"the queue {QUEUE} of their tenants"
+    where = f"the queue {REJECTED_QUEUE} of their tenants"
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -56,7 +56,7 @@ class StoredRejects:
 def _record(rejected: Rejected, target: str, now_ms: int) -> JobRecord:
     event, why = rejected
     return JobRecord(
-        queue=QueueName(event.queue.tenant, QUEUE),
+        queue=QueueName(event.queue.tenant, REJECTED_QUEUE),
         id=event.id,
         name="rejected",
         state=State.FAILED,

@@ -20,24 +20,7 @@ from jobq.access.principal import SCOPES, ClientGrant, Principal, Scope
 from jobq.core.values.checks import check_tenant
 from jobq.core.values.printable import one_line
 from jobq.errors import ConfigError, Unauthenticated
-
-# Reads the files that a configuration names.
-
-
-def read(path: Path) -> bytes:
-    """The bytes of a file. ConfigError if it cannot be read."""
-    try:
-        return path.read_bytes()
-    except OSError as e:
-        raise ConfigError(f"cannot read {path}: {e.strerror}") from e
-
-
-def secret_of(value: str | None, path: str | None) -> str | None:
-    """A secret from the environment, or from a file without the line break at its end."""
-    if value:
-        return value
-    return None if path is None else read(Path(path)).decode("utf-8", "replace").rstrip("\r\n")
-
+from jobq.server.files import read_file
 
 log = logging.getLogger("jobq.server")
 
@@ -103,8 +86,8 @@ def describe(files: TlsFiles) -> str:
 
 
 def _read(files: TlsFiles) -> grpc.ServerCertificateConfiguration:
-    cert, key = read(files.cert), read(files.key)
-    ca = None if files.client_ca is None else read(files.client_ca)
+    cert, key = read_file(files.cert), read_file(files.key)
+    ca = None if files.client_ca is None else read_file(files.client_ca)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     try:
         context.load_cert_chain(files.cert, files.key, password=_no_password)

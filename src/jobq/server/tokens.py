@@ -26,7 +26,7 @@ from jobq.access.principal import SCOPES, Principal, Scope
 from jobq.core.values.checks import check_tenant
 from jobq.core.values.printable import one_line
 from jobq.errors import ConfigError, Unauthenticated
-from jobq.server.tls import read
+from jobq.server.files import read_file
 
 # The keys that sign tokens, and which algorithms fit each of them.
 #
@@ -113,7 +113,7 @@ def secret_key(secret: bytes, allowed: frozenset[str]) -> Key:
 
 def public_key(path: Path, allowed: frozenset[str]) -> Key:
     """The key in a PEM file."""
-    data = read(path)
+    data = read_file(path)
     if b"PRIVATE KEY" in data:
         raise ConfigError(f"{path} is a private key: the server needs only the public one")
     try:
@@ -258,7 +258,7 @@ class JwksSource:
 
 def _contents(location: str | Path) -> bytes:
     if isinstance(location, Path):
-        return read(location)
+        return read_file(location)
     request = urllib.request.Request(location, headers={"Accept": "application/json"})
     try:
         with urllib.request.urlopen(request, timeout=_FETCH_S) as reply:

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from jobq.core.records.jobs import Checkpoint, Lease, LeaseRef, QueueName, Steps
-from jobq.core.rules.waits import Children, Inbox, RecordedSteps, StepRecord, pack_steps, unpack
+from jobq.core.rules.waits import Children, Inbox, RecordedSteps, StepRecord, pack_step, unpack_step
 from jobq.core.values.checks import check_int, to_epoch_ms
 from jobq.core.values.codec import JSON
 from jobq.errors import ConfigError
@@ -79,7 +79,7 @@ def fake_job(
         steps=tuple(
             (
                 name,
-                pack_steps(StepRecord(n=n, result=JSON.encode(value), attempt=1, at_ms=created_ms)),
+                pack_step(StepRecord(n=n, result=JSON.encode(value), attempt=1, at_ms=created_ms)),
             )
             for n, (name, value) in enumerate((steps or {}).items())
         ),
@@ -149,7 +149,7 @@ class _FakeRun:
             self._job.saves.append(JSON.decode(saved))
             self.checkpoint = Checkpoint(saved, len(self._job.saves))
         for name, record in steps:
-            self._job.steps[name] = JSON.decode(unpack(record).result)
+            self._job.steps[name] = JSON.decode(unpack_step(record).result)
 
 
 class _NoChildren(Children):

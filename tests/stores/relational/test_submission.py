@@ -83,7 +83,7 @@ async def test_a_flow_that_is_discarded_while_it_is_checked_is_not_reported_as_s
     async def act() -> None:
         await other._write(staging.discard, *Flow("t", "f"))  # its first step
 
-    before(one, submission.result_page, act)
+    before(one, submission.members_page, act)
     with pytest.raises(InvalidJob, match="submit it again"):
         await one.put(SPECS, flow="f")
     assert {state: n for state, n in (await other.count(QUEUE)).items() if n} == {State.WAITING: 1}

@@ -83,12 +83,12 @@ async def test_a_log_that_begins_again_is_not_damaged(tmp_path: Path) -> None:
     connection.execute("CREATE TABLE t (x)")
     for n in range(20):
         connection.execute("INSERT INTO t VALUES (?)", (n,))
-    assert wal.damage(connection, file) is None
+    assert wal.lost_commits(connection, file) is None
     connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_RESTART)
-    assert wal.damage(connection, file) is None
+    assert wal.lost_commits(connection, file) is None
     connection.execute("INSERT INTO t VALUES (99)")  # the other frames are of the log before
-    assert wal.damage(connection, file) is None
+    assert wal.lost_commits(connection, file) is None
     with sqlite3.connect(f"{tmp_path}/other.db") as other:
         other.execute("CREATE TABLE t (x)")
     plain = apsw.Connection(f"{tmp_path}/other.db")
-    assert wal.damage(plain, f"{tmp_path}/other.db") is None
+    assert wal.lost_commits(plain, f"{tmp_path}/other.db") is None

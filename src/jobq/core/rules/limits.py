@@ -52,13 +52,13 @@ def take(rate: RateData, state: RateState | None, now_ms: int, cost: int = 1) ->
     )
 
 
-def stored(rate: RateData, state: RateState) -> tuple[str, float, int]:
+def stored_rate(rate: RateData, state: RateState) -> tuple[str, float, int]:
     """The state as a store keeps it. It names the kind of its limit, because limits can change."""
     return (_KINDS[type(rate)], *state)
 
 
-def loaded(rate: RateData, kept: Sequence[Any] | None) -> RateState | None:
-    """The state that `stored` returned, for a limit that may have changed.
+def loaded_rate(rate: RateData, kept: Sequence[Any] | None) -> RateState | None:
+    """The state that `stored_rate` returned, for a limit that may have changed.
 
     A changed window keeps its starts, and a changed bucket its tokens. If a window became a bucket,
     or the other way round, the state starts over.
@@ -66,7 +66,7 @@ def loaded(rate: RateData, kept: Sequence[Any] | None) -> RateState | None:
     return RateState(*kept[1:]) if kept is not None and kept[0] == _KINDS[type(rate)] else None
 
 
-def room(rate: RateData, state: RateState | None, now_ms: int) -> int:
+def starts_left(rate: RateData, state: RateState | None, now_ms: int) -> int:
     """How many jobs of cost 1 may start now."""
     if isinstance(rate, Window):
         return max(0, rate.limit - int(_window(rate, state, now_ms).value))
@@ -175,7 +175,7 @@ def share(max_waiting: int, partitions: int) -> int:
     return -(-max_waiting // partitions)
 
 
-def free_room(max_waiting: int, counted: int, reserved: int) -> int:
+def places_left(max_waiting: int, counted: int, reserved: int) -> int:
     """How many new jobs fit.
 
     Negative if jobs came back to a full queue, or if the limit was lowered.

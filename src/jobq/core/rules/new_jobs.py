@@ -41,11 +41,11 @@ from jobq.core.values.checks import (
     MAX_ID_LENGTH,
     MAX_MS,
     check_bool,
+    check_bytes_like,
     check_choice,
     check_id,
     check_int,
 )
-from jobq.core.values.checks import check_bytes_like as check_data
 from jobq.core.values.crontab import check_expression, check_zone
 from jobq.errors import InvalidJob
 
@@ -151,7 +151,7 @@ def check_spec(spec: JobSpec, like: tuple[object, ...] | None = None) -> JobSpec
     if not (type(name) is str and _name_is_known(name)):
         changed["name"] = checks.check_task_name(name)
     if type(spec.payload) is not bytes:
-        changed["payload"] = check_data(spec.payload, "payload")
+        changed["payload"] = check_bytes_like(spec.payload, "payload")
     if not has_no_options(spec):
         like = like or _DEFAULTS
         for n, value in enumerate(astuple(spec)[4:]):
@@ -255,7 +255,7 @@ def check_command(command: AnyCommand) -> AnyCommand:
             delay_ms = check_int(command.delay_ms, "delay_ms", high=MAX_MS)
             return replace(command, delay_ms=delay_ms, at_ms=_time(command.at_ms, "at_ms"))
         case Update():
-            payload = check_data(command.payload, "payload")
+            payload = check_bytes_like(command.payload, "payload")
             return replace(command, payload=payload, codec=check_codec(command.codec))
         case SendSignal():
             # A running job notes its children as signals to itself.
@@ -265,7 +265,7 @@ def check_command(command: AnyCommand) -> AnyCommand:
                 if note
                 else checks.check_signal(command.name)
             )
-            return replace(command, name=name, value=check_data(command.value, "value"))
+            return replace(command, name=name, value=check_bytes_like(command.value, "value"))
         case _:
             return command
 

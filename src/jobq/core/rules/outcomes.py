@@ -250,17 +250,18 @@ def merged_stalls(stored: Mapping[str, int], declared: Mapping[str, int]) -> dic
 # The messages are %-templates, because lua/verdicts.lua fills in the same ones. Types and
 # fingerprints are the same on every store, so failures of one cause group together.
 
-STALLED = "the lease of attempt %d expired: stall %d, and max_stalls is %d"
-EXPIRED = "the job did not start within its ttl of %g s"
-CHILD_FAILED = "job %s (%s), which this job waits for, failed: %s"
-CHILD_CANCELLED = "job %s (%s), which this job waits for, was cancelled"
-UNREADABLE = (
+STALLED_TEXT = "the lease of attempt %d expired: stall %d, and max_stalls is %d"
+EXPIRED_TEXT = "the job did not start within its ttl of %g s"
+CHILD_FAILED_TEXT = "job %s (%s), which this job waits for, failed: %s"
+CHILD_CANCELLED_TEXT = "job %s (%s), which this job waits for, was cancelled"
+UNREADABLE_TEXT = (
     "the stored record of this job cannot be read: "
     "another program has written to the store, or the disk has failed"
 )
+CHILD_GONE_TEXT = "job %s, which this job waits for, is gone"
+
 _LAST_MS = 253_402_300_799_999
 """The end of the year 9999, in ms since the epoch. Python's calendar ends there."""
-CHILD_GONE = "job %s, which this job waits for, is gone"
 
 
 def error_text(failure: Failure) -> str:
@@ -271,7 +272,7 @@ def error_text(failure: Failure) -> str:
 # ── leases and ttls ───────────────────────────────────────────────────────────────────────────────
 
 
-def stalled(
+def stall_failure(
     *, attempt: int, stalls: int, max_stalls: int, worker: str | None, now_ms: int
 ) -> Failure:
     """The failure of a run whose lease expired. `stalls` includes this one.
@@ -281,7 +282,7 @@ def stalled(
     return Failure(
         reason="stalled",
         type="LeaseLost",
-        message=STALLED % (attempt, stalls, max_stalls),
+        message=STALLED_TEXT % (attempt, stalls, max_stalls),
         attempt=attempt,
         at_ms=now_ms,
         fingerprint="stalled",
@@ -290,9 +291,9 @@ def stalled(
     )
 
 
-def expired(*, ttl_ms: int, attempt: int, now_ms: int) -> Failure:
+def ttl_failure(*, ttl_ms: int, attempt: int, now_ms: int) -> Failure:
     """The failure of a job that did not start within its ttl."""
-    message = EXPIRED % (ttl_ms / 1000)
+    message = EXPIRED_TEXT % (ttl_ms / 1000)
     return Failure(
         reason="expired",
         type="Expired",
@@ -303,7 +304,7 @@ def expired(*, ttl_ms: int, attempt: int, now_ms: int) -> Failure:
     )
 
 
-def unreadable(*, attempt: int, worker: str | None, now_ms: int) -> Failure:
+def unreadable_failure(*, attempt: int, worker: str | None, now_ms: int) -> Failure:
     """The failure of a job whose stored record cannot be read.
 
     It is not retried, because it would not become readable.
@@ -311,7 +312,7 @@ def unreadable(*, attempt: int, worker: str | None, now_ms: int) -> Failure:
     return Failure(
         reason="error",
         type="Unreadable",
-        message=UNREADABLE,
+        message=UNREADABLE_TEXT,
         attempt=attempt,
         at_ms=now_ms,
         fingerprint="unreadable",
@@ -356,10 +357,10 @@ def legible(record: JobRecord, *, damaged: bool = False) -> JobRecord:
 def _damage(own: Failure | None) -> Failure:
     """What is shown as the failure of a damaged job. It also tells what the job's own one says."""
     if own is None:
-        return unreadable(attempt=0, worker=None, now_ms=0)
+        return unreadable_failure(attempt=0, worker=None, now_ms=0)
     if own.type == "Unreadable":
         return own
-    message = bounded(f"{UNREADABLE}. Its failure was {own.type}: {own.message}")
+    message = bounded(f"{UNREADABLE_TEXT}. Its failure was {own.type}: {own.message}")
     return msgspec.structs.replace(own, type="Unreadable", message=message)
 
 
@@ -411,7 +412,7 @@ def parent_failure(child: ChildEnd, *, attempt: int, now_ms: int) -> Failure:
     message = (
         cause.message
         if cause.reason == "child"
-        else bounded(CHILD_FAILED % (child.id, child.name, cause.message))
+        else bounded(CHILD_FAILED_TEXT % (child.id, child.name, cause.message))
     )
     return Failure(
         reason="child",
@@ -426,7 +427,9 @@ def parent_failure(child: ChildEnd, *, attempt: int, now_ms: int) -> Failure:
 
 def _not_done(child: ChildEnd) -> Failure:
     message = (
-        CHILD_GONE % child.id if child.name is None else CHILD_CANCELLED % (child.id, child.name)
+        CHILD_GONE_TEXT % child.id
+        if child.name is None
+        else CHILD_CANCELLED_TEXT % (child.id, child.name)
     )
     return Failure(
         reason="child",

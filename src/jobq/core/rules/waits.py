@@ -202,8 +202,8 @@ class StepRecord(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
     children: tuple[JobKey, ...] = ()  # the child jobs that it has added
 
 
-pack_steps = msgspec.msgpack.Encoder().encode
-unpack = msgspec.msgpack.Decoder(StepRecord).decode
+pack_step = msgspec.msgpack.Encoder().encode
+unpack_step = msgspec.msgpack.Decoder(StepRecord).decode
 
 
 def readable(steps: Steps) -> list[tuple[str, StepRecord]]:
@@ -211,7 +211,7 @@ def readable(steps: Steps) -> list[tuple[str, StepRecord]]:
     found = []
     for name, data in steps:
         try:
-            found.append((name, unpack(data)))
+            found.append((name, unpack_step(data)))
         except msgspec.MsgspecError:
             continue
     return sorted(found, key=lambda step: step[1].n)
@@ -246,7 +246,7 @@ class RecordedSteps:
             self._check_count(len(self._begun.keys() | self._recorded.keys()))
             return name, None
         try:
-            return name, unpack(data)
+            return name, unpack_step(data)
         except msgspec.MsgspecError as error:
             raise InvalidJob(
                 f"{self}: the record of step {shown(name)} cannot be read ({error}), so it is not "

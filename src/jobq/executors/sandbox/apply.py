@@ -169,7 +169,7 @@ def _count_processes(permissions: Permissions, kernel: Kernel, workspace: Worksp
         limits.join_cgroup(group)
     if workspace.counts:
         return
-    if not kernel.root and privileges.namespaces_work(privileges.own_user):
+    if not kernel.root and privileges.works_in_a_fork(privileges.own_user):
         privileges.own_user()
         limits.limit_processes(permissions.processes)
     elif permissions.processes and permissions.enforce == "all":
@@ -181,7 +181,7 @@ def _leave_network(permissions: Permissions) -> None:
     if permissions.network is not False:
         return
     for step in (privileges.leave_network, privileges.leave_network_as_own_user):
-        if privileges.namespaces_work(step):
+        if privileges.works_in_a_fork(step):
             step()
             return
 

@@ -55,7 +55,7 @@ def leave_network_as_own_user() -> None:
     leave_network()
 
 
-def namespaces_work(step: Callable[[], None]) -> bool:
+def works_in_a_fork(step: Callable[[], None]) -> bool:
     """Whether a step works here. A fork of this process, which has no other threads, tries it.
 
     Some systems allow to make a user namespace and then refuse to map its user. A process that has

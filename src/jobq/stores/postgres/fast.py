@@ -40,7 +40,8 @@ from jobq.stores.postgres.link import Link, Reply, StatementFailed
 from jobq.stores.postgres.memory import Plain, PostgresMemory, Registered
 from jobq.stores.postgres.queries import FAST, FAST_WITH_FLOORS, FLOORS
 from jobq.stores.relational.claim import REMEMBERED, lease_of, queue_order
-from jobq.stores.relational.put import Watch, accepted_items, new_job
+from jobq.stores.relational.mailbox import Watch
+from jobq.stores.relational.put import accepted_items, new_job
 from jobq.stores.relational.rows import (
     DELAYED,
     ENDING,
@@ -59,7 +60,7 @@ from jobq.stores.relational.tx import Granted
 
 # The claim of an exchange on plain queues: its statement, its leases, and its floors.
 
-_STATEMENTS_WITH_FLOORS = (
+_PREPARED_WITH_FLOORS = (
     *(FAST_WITH_FLOORS[name] for name in ("exchange", "next_times")),
     waking.SQL_WITH_FLOORS["wake"],
     FLOORS["last_seq"],
@@ -116,7 +117,7 @@ class Claiming:
         self._sent = 0.0
         self._last_seq: Reply | None = None
         if self.uses_floors:
-            call.link.prepare(*_STATEMENTS_WITH_FLOORS)
+            call.link.prepare(*_PREPARED_WITH_FLOORS)
 
     def execute(self, ends: Ends, *, again: bool) -> Reply:
         """Queue the statement. `again`: the call has looked before."""
@@ -229,7 +230,7 @@ _PUT = (
 )  # fmt: skip
 """The columns of new jobs that differ, in the order of the parameters of `put`."""
 
-_STATEMENTS = (
+_PREPARED = (
     *(FAST[name] for name in ("exchange", "fall_asleep", "next_times", "wake_up")),
     waking.SQL["wake"],
     FLOORS["newest"],
@@ -360,7 +361,7 @@ def exchange(
     """Complete jobs and claim others. None: the call must go the general way.
 
     Also returns whether the worker is registered as asleep."""
-    link.prepare(*_STATEMENTS)
+    link.prepare(*_PREPARED)
     # A job may have started later than now: by the server's clock, or by another handle's.
     for outcome in outcomes:
         if (job := memory.granted.get(outcome.token)) is not None:

@@ -300,14 +300,14 @@ class Floors:
 
 # Statements of the general path that begin at floors while somebody holds a snapshot.
 
-_Floors = Callable[[Floors, Sequence[Any]], Sequence[Any]]
+_FloorsOf = Callable[[Floors, Sequence[Any]], Sequence[Any]]
 
 
 def _due(floors: Floors, parameters: Sequence[Any]) -> Sequence[Any]:
     return (floors.due(parameters[0]),)
 
 
-STATEMENTS_WITH_FLOORS: dict[str, tuple[str, _Floors]] = {
+STATEMENTS_WITH_FLOORS: dict[str, tuple[str, _FloorsOf]] = {
     **{
         SQL.hot[name]: (HOT_WITH_FLOORS[name], _due)
         for name in (

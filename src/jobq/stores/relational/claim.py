@@ -9,7 +9,7 @@ from jobq.core.records.event_log import KIND_CODES, Item, with_later
 from jobq.core.records.jobs import Claim, Input, Lease, QueueName, Steps
 from jobq.core.records.states import Kind
 from jobq.stores.relational import flows, keys, limits, put, upkeep
-from jobq.stores.relational import history as recorded_steps
+from jobq.stores.relational.history import steps_of
 from jobq.stores.relational.packed import BROKEN, event_meta, unpack_options
 from jobq.stores.relational.rows import (
     ACTIVE,
@@ -48,7 +48,7 @@ def claim(tx: Tx, wanted: Claim, worker: str, call: str) -> tuple[list[Lease], l
         seen.append(queue)
         upkeep.queue_due(tx, queue, UPKEEP)
         if tx.failed:  # their copies may be in a queue of this claim
-            put.deliver(tx)
+            put.copy_to_dead_letters(tx)
         room = wanted.limit - len(leases)
         if room > 0 and not queue.paused and not alone:
             found = _claim_from(
@@ -97,10 +97,10 @@ def next_due(tx: Tx, queues: list[QueueRow]) -> int | None:
 def _claim_from(
     tx: Tx, queue: QueueRow, room: int, lease_ms: int, worker: str, call: str, *, alone: bool
 ) -> list[Lease]:
-    room = limits.room(tx, queue, room)
+    room = limits.starts_left(tx, queue, room)
     frail = queue.settings.frail > 0
     if frail and room > 0 and queue.mode != "keyed":
-        room = limits.last_chance_room(tx, queue, room, alone=alone)
+        room = limits.claimable_together(tx, queue, room, alone=alone)
     if room <= 0:
         return []
     now, suffix = tx.now, token_suffix(worker, call)
@@ -233,7 +233,7 @@ def _lease(
         last_chance=limits.is_last(queue, job),
         inputs=flows.inputs(tx, job.pk) if noted else (),
         signals=tuple(tx.execute(tx.sql.ties["signals_of"], (job.pk,)).fetchall()) if noted else (),
-        steps=recorded_steps.steps_of(tx, job),
+        steps=steps_of(tx, job),
     )
 
 

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
-
-import msgspec
-
 from jobq.core.records.event_log import STATES
 from jobq.core.records.jobs import Failure
-from jobq.core.records.queues import ScheduleRecord, ScheduleSpec
 from jobq.core.records.states import Kind
 from jobq.core.rules import cron
 from jobq.core.rules.ended import kept_ms
 from jobq.stores.relational import history, locks
 from jobq.stores.relational.packed import StoredSettings, unpack_options
+from jobq.stores.relational.records import schedule_record
 from jobq.stores.relational.rows import (
     CANCELLED,
     COMPLETED,
@@ -31,7 +26,6 @@ from jobq.stores.relational.rows import (
     WATCHED,
     Job,
     QueueRow,
-    ScheduleRow,
 )
 from jobq.stores.relational.tx import Tx
 
@@ -46,24 +40,11 @@ def rearm(tx: Tx, qid: int, id: str) -> None:
     row = tx.execute(tx.sql.schedules["schedule"], (qid, id)).fetchone()
     if row is None:
         return
-    record = as_record(row)
+    record = schedule_record(row)
     clock_ms = tx.now - tx.ahead  # schedules follow the machine's clock, not the store's time
     next_ms = cron.after_end(record, clock_ms) if record.next_ms is None else None
     if next_ms is not None:
         tx.execute(tx.sql.schedules["rearm"], (next_ms, qid, id))
-
-
-def as_record(row: Sequence[Any]) -> ScheduleRecord:
-    """The record of a row of schedules."""
-    found = ScheduleRow(*row)
-    return ScheduleRecord(
-        spec=msgspec.msgpack.decode(found.spec, type=ScheduleSpec),
-        next_ms=found.next_ms,
-        fired=found.fired,
-        last_ms=found.last_ms,
-        paused=bool(found.paused),
-        created_ms=found.created_ms,
-    )
 
 
 def keep_until(

@@ -38,9 +38,9 @@ class Meter:
         self.held_ms = 0 if taken.allowed else self._now + taken.retry_in_ms
         return taken.allowed
 
-    def room(self) -> int:
+    def starts_left(self) -> int:
         """How many starts of cost 1 the rate allows now."""
-        return limits.room(self._rate, self._state, self._now)
+        return limits.starts_left(self._rate, self._state, self._now)
 
     @property
     def packed(self) -> bytes | None:
@@ -48,7 +48,7 @@ class Meter:
         return (
             None
             if self._state is None
-            else msgspec.msgpack.encode(limits.stored(self._rate, self._state))
+            else msgspec.msgpack.encode(limits.stored_rate(self._rate, self._state))
         )
 
     @property
@@ -66,12 +66,12 @@ class Meter:
 def _loaded(rate: RateData, packed: bytes | None) -> limits.RateState | None:
     """The stored state of a rate. One that cannot be read counts as none: the rate starts over."""
     try:
-        return limits.loaded(rate, None if packed is None else _decode(packed))
+        return limits.loaded_rate(rate, None if packed is None else _decode(packed))
     except (msgspec.MsgspecError, TypeError, ValueError):
-        return limits.loaded(rate, None)
+        return limits.loaded_rate(rate, None)
 
 
-def room(tx: Tx, queue: QueueRow, wanted: int) -> int:
+def starts_left(tx: Tx, queue: QueueRow, wanted: int) -> int:
     """How many jobs the queue's own limits allow to start now, if each costs 1."""
     if queue.held_ms > tx.now:
         return 0
@@ -82,10 +82,10 @@ def room(tx: Tx, queue: QueueRow, wanted: int) -> int:
         wanted = min(wanted, effective.limit - tx.count(queue, ACTIVE))
     if isinstance(effective.rate, Window):
         meter = Meter(effective.rate, queue.rate, tx.now)
-        if wanted > 0 and not meter.room():
+        if wanted > 0 and not meter.starts_left():
             meter.take(1)
             _keep(queue, meter)
-        wanted = min(wanted, meter.room())
+        wanted = min(wanted, meter.starts_left())
     return wanted
 
 
@@ -148,7 +148,7 @@ def started(tx: Tx, queue: QueueRow, n: int) -> None:
         assert meter is not None
         for _ in range(n):
             meter.take(1)
-        if tx.count(queue, WAITING) > n and not meter.room():
+        if tx.count(queue, WAITING) > n and not meter.starts_left():
             meter.take(1)  # refused: sets the time at which workers look again
         _keep(queue, meter)
 
@@ -249,7 +249,7 @@ def is_last(queue: QueueRow, job: _Stalling) -> bool:
     return job.stalls > 0 and is_last_chance(job.stalls, allowed(queue, job))
 
 
-def last_chance_room(tx: Tx, queue: QueueRow, wanted: int, *, alone: bool) -> int:
+def claimable_together(tx: Tx, queue: QueueRow, wanted: int, *, alone: bool) -> int:
     """How many jobs at the head of a plain queue one claim may return together.
 
     These are the jobs before the first one that is on its last chance. If that job is at the head,

@@ -11,7 +11,7 @@ import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import NamedTuple
 
-from jobq.core.records.jobs import QueueName, Signal, Topic
+from jobq.core.records.jobs import JobKey, JobSpec, QueueName, Signal, Topic
 
 Address = tuple[int | str, ...]
 """Where a mailbox is reached: the columns in which a dialect stores that."""
@@ -167,3 +167,46 @@ class Mailbox:
 async def _drain(inbox: asyncio.Queue[Signal]) -> AsyncIterator[Signal]:
     while True:
         yield await inbox.get()
+
+
+# Callers that wait for the end of a job which they are about to put.
+
+
+class Watch(NamedTuple):
+    """The jobs of a put whose ends its handle wants to be notified of, and the handle's mailbox."""
+
+    address: Address
+    jobs: frozenset[JobKey]
+
+    def has(self, spec: JobSpec) -> bool:
+        """Whether the handle wants to be notified of the end of this job."""
+        return (spec.queue, spec.id) in self.jobs
+
+
+class Expectations:
+    """How many callers wait for the end of each job."""
+
+    def __init__(self) -> None:
+        self.callers: dict[JobKey, int] = {}
+
+    @contextlib.asynccontextmanager
+    async def expect(self, job: JobKey, box: Mailbox) -> AsyncIterator[AsyncIterator[None]]:
+        """Yield once for each notice that the job has ended, while the context lasts."""
+        self.callers[job] = self.callers.get(job, 0) + 1
+        try:
+            async with box.subscribed([Topic("ended", *job)]) as signals:
+                yield _ends(signals)
+        finally:
+            self.callers[job] -= 1
+            if not self.callers[job]:
+                del self.callers[job]
+
+    def watch(self, specs: Sequence[JobSpec], box: Callable[[], Mailbox]) -> Watch | None:
+        """The jobs of a put whose ends are expected; None: there are none."""
+        jobs = {JobKey(spec.queue, spec.id) for spec in specs} & self.callers.keys()
+        return Watch(box().address, frozenset(jobs)) if jobs else None
+
+
+async def _ends(signals: AsyncIterator[Signal]) -> AsyncIterator[None]:
+    async for _ in signals:
+        yield None

@@ -21,7 +21,7 @@ from jobq.core.records.jobs import (
 )
 from jobq.core.records.queues import NO_DEFAULTS, JobDefaults, Limits, RetentionData
 from jobq.core.rules.deferral import PutOff
-from jobq.core.rules.outcomes import unreadable
+from jobq.core.rules.outcomes import unreadable_failure
 from jobq.core.values import meta
 
 
@@ -181,7 +181,7 @@ def unpack_failure(data: bytes | None) -> Failure | None:
     try:
         return _decode_failure(data)
     except (msgspec.MsgspecError, TypeError):
-        return unreadable(attempt=0, worker=None, now_ms=0)
+        return unreadable_failure(attempt=0, worker=None, now_ms=0)
 
 
 # The settings of a queue as MessagePack, as the queues table stores them.

@@ -6,15 +6,13 @@ others are inserted one by one.
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import AsyncIterator, Callable, Collection, Iterable, Sequence
-from typing import NamedTuple
+from collections.abc import Collection, Iterable, Sequence
 
 import msgspec
 
 from jobq.core.records import refusals
 from jobq.core.records.event_log import KIND_CODES, STATE_CODES, STATES, Item, with_later
-from jobq.core.records.jobs import JobKey, JobRecord, JobSpec, PutResult, QueueName, Signal, Topic
+from jobq.core.records.jobs import JobKey, JobRecord, JobSpec, PutResult, QueueName
 from jobq.core.records.queues import with_defaults
 from jobq.core.records.states import Kind, State
 from jobq.core.rules import copies, limits
@@ -24,7 +22,7 @@ from jobq.core.rules.limits import depend_on_each_other, highest_cost
 from jobq.core.rules.locks import on_held_lock
 from jobq.core.rules.options import LETTER
 from jobq.stores.relational import ending, flows, history, locks, signals, waiting
-from jobq.stores.relational.mailbox import Address, Mailbox
+from jobq.stores.relational.mailbox import Watch
 from jobq.stores.relational.packed import (
     event_meta,
     has_defaults,
@@ -61,17 +59,6 @@ from jobq.stores.relational.tx import Tx
 _ACCEPTED = KIND_CODES[Kind.ACCEPTED]
 
 
-class Watch(NamedTuple):
-    """The jobs of a put whose ends its handle wants to be notified of, and the handle's mailbox."""
-
-    address: Address
-    jobs: frozenset[JobKey]
-
-    def has(self, spec: JobSpec) -> bool:
-        """Whether the handle wants to be notified of the end of this job."""
-        return (spec.queue, spec.id) in self.jobs
-
-
 def new_job(
     qid: int, spec: JobSpec, seq: int, now: int, ahead: int, watch: Watch | None, life: int = 0
 ) -> NewJob:
@@ -101,7 +88,7 @@ def new_job(
     return tuple.__new__(NewJob, columns)  # NewJob(...) takes 0.3 µs more per job, of about 4
 
 
-def insert_rows(
+def insert_one(
     tx: Tx,
     qid: int,
     spec: JobSpec,
@@ -120,7 +107,7 @@ def insert_rows(
     return tx.insert_job(row)
 
 
-def accepted(tx: Tx, queue: QueueRow, rows: list[NewJob]) -> None:
+def record_accepted(tx: Tx, queue: QueueRow, rows: list[NewJob]) -> None:
     """Write the acceptance of inserted jobs to the event log, the counters and the keys."""
     names = queue.settings.event_meta
     for state in (WAITING, DELAYED):
@@ -163,12 +150,14 @@ def watch_ends(tx: Tx, qid: int, ids: list[str], watch: Watch) -> None:
 _COUNTED = tuple(STATE_CODES[state] for state in limits.COUNTED_STATES)
 
 
-def free_room(tx: Tx, queue: QueueRow) -> int | None:
+def places_left(tx: Tx, queue: QueueRow) -> int | None:
     """How many new jobs the queue accepts; None: any number."""
     most = queue.settings.effective.max_waiting
     if most is None:
         return None
-    return limits.free_room(most, sum(tx.count(queue, state) for state in _COUNTED), queue.reserved)
+    return limits.places_left(
+        most, sum(tx.count(queue, state) for state in _COUNTED), queue.reserved
+    )
 
 
 def adds(tx: Tx, queue: QueueRow, spec: JobSpec) -> bool:
@@ -194,7 +183,7 @@ def is_expired(tx: Tx, job: Job) -> bool:
     return job.state in ENDED and (job.at_ms or 0) <= tx.now
 
 
-def room_needed(tx: Tx, queue: QueueRow, specs: Sequence[JobSpec]) -> int:
+def places_needed(tx: Tx, queue: QueueRow, specs: Sequence[JobSpec]) -> int:
     """How many places these specs of one queue need, none of which is stored yet."""
     names = {
         spec.id if spec.unique is None else f"\0{spec.unique.lock}": spec
@@ -203,7 +192,7 @@ def room_needed(tx: Tx, queue: QueueRow, specs: Sequence[JobSpec]) -> int:
     return sum(adds(tx, queue, spec) for spec in names.values())
 
 
-def refused(queue: QueueRow, spec: JobSpec) -> PutResult:
+def refused_as_full(queue: QueueRow, spec: JobSpec) -> PutResult:
     """The result for a job that the full queue refuses."""
     return PutResult(id=spec.id, life=0, state=None, full=queue.settings.effective.max_waiting)
 
@@ -211,7 +200,7 @@ def refused(queue: QueueRow, spec: JobSpec) -> PutResult:
 # ── flows ─────────────────────────────────────────────────────────────────────────────────────────
 
 
-def reserve_room(tx: Tx, specs: Sequence[JobSpec]) -> list[bool]:
+def reserve_places(tx: Tx, specs: Sequence[JobSpec]) -> list[bool]:
     """Reserve a place for each of these new members of a flow that needs one.
 
     Returns which of them do. QueueFull if they do not all fit.
@@ -222,7 +211,7 @@ def reserve_room(tx: Tx, specs: Sequence[JobSpec]) -> list[bool]:
     takes = [True] * len(specs)
     for name, indexes in by_queue.items():
         queue = tx.ensure_queue(name)
-        left = free_room(tx, queue)
+        left = places_left(tx, queue)
         if left is not None and left < len(indexes):
             for n in indexes:
                 takes[n] = adds(tx, queue, specs[n])
@@ -234,7 +223,7 @@ def reserve_room(tx: Tx, specs: Sequence[JobSpec]) -> list[bool]:
     return takes
 
 
-def give_back_room(tx: Tx, reserved: Iterable[tuple[QueueName, int]]) -> None:
+def free_places(tx: Tx, reserved: Iterable[tuple[QueueName, int]]) -> None:
     """Free places that members of a flow have reserved: they are jobs now, or never will be."""
     freed: dict[QueueName, int] = {}
     for name, n in reserved:
@@ -278,13 +267,13 @@ def _put_in_several(
     if bounded and linked:
         for name, indexes in by_queue.items():
             queue = tx.ensure_queue(name)
-            room = free_room(tx, queue)
+            left = places_left(tx, queue)
             if (
-                room is not None
-                and room < len(indexes)
-                and room_needed(tx, queue, [specs[n] for n in indexes]) > max(0, room)
+                left is not None
+                and left < len(indexes)
+                and places_needed(tx, queue, [specs[n] for n in indexes]) > max(0, left)
             ):
-                return [refused(queue, spec) for spec in specs]
+                return [refused_as_full(queue, spec) for spec in specs]
         bounded = False
     results: dict[int, PutResult] = {}
     for indexes in by_queue.values():
@@ -336,9 +325,9 @@ def _put_in(
     queue = checked_specs(tx.ensure_queue(specs[0].queue), specs)
     if queue.has_settings:
         specs = with_defaults(specs, queue.settings.defaults)
-        room = free_room(tx, queue) if bounded else None
-        if room is not None and room < len(specs):
-            return _put_bounded(tx, queue, specs, watch, tied, room)
+        left = places_left(tx, queue) if bounded else None
+        if left is not None and left < len(specs):
+            return _put_bounded(tx, queue, specs, watch, tied, left)
     if _are_plain(specs):
         return _put_plain(tx, queue, specs, watch)
     if depend_on_each_other(specs):
@@ -346,7 +335,7 @@ def _put_in(
     return [_put_one(tx, queue, spec, watch, tied) for spec in specs]
 
 
-def insert(
+def insert_members(
     tx: Tx,
     queue: QueueRow,
     specs: Sequence[JobSpec],
@@ -377,7 +366,7 @@ def _put_bounded(
     specs: Sequence[JobSpec],
     watch: Watch | None,
     tied: list[tuple[Job, JobSpec]],
-    room: int,
+    left: int,
 ) -> list[PutResult]:
     """Insert more specs than there are places.
 
@@ -385,16 +374,16 @@ def _put_bounded(
     """
     if depend_on_each_other(specs):
         check_locks(specs)
-        if room_needed(tx, queue, specs) > max(0, room):
-            return [refused(queue, spec) for spec in specs]
+        if places_needed(tx, queue, specs) > max(0, left):
+            return [refused_as_full(queue, spec) for spec in specs]
         return [_put_one(tx, queue, spec, watch, tied) for spec in specs]
     results = []
     for spec in specs:
-        if room <= 0 and adds(tx, queue, spec):
-            results.append(refused(queue, spec))
+        if left <= 0 and adds(tx, queue, spec):
+            results.append(refused_as_full(queue, spec))
             continue
         results.append(_put_one(tx, queue, spec, watch, tied))
-        room -= not results[-1].duplicate
+        left -= not results[-1].duplicate
     return results
 
 
@@ -424,7 +413,7 @@ def _put_plain(
         }
         repeated = len(set(ids)) != len(ids)
     if not taken and not repeated:
-        accepted(tx, queue, rows)
+        record_accepted(tx, queue, rows)
         if watch is not None:
             watch_ends(tx, qid, [spec.id for spec in specs if watch.has(spec)], watch)
         return [PutResult(id=row.id, life=0, state=STATES[row.state]) for row in rows]
@@ -437,7 +426,7 @@ def _put_plain(
             seen.add(spec.id)
             fresh.append(row)
             results.append(PutResult(id=spec.id, life=0, state=STATES[row.state]))
-    accepted(tx, queue, fresh)
+    record_accepted(tx, queue, fresh)
     if watch is not None:
         watch_ends(
             tx, qid, [spec.id for spec in specs if watch.has(spec) and spec.id in seen], watch
@@ -474,7 +463,7 @@ def _put_one(
                 return _duplicate(queue, follower)
             followed = held.job
     blocked = bool(spec.after) or followed is not None
-    job = insert_rows(tx, qid, spec, life, watch, blocked=blocked, wanted=spec.id in wanted)
+    job = insert_one(tx, qid, spec, life, watch, blocked=blocked, wanted=spec.id in wanted)
     if job is None:
         return _put_one(
             tx, queue, spec, watch, tied, wanted
@@ -557,7 +546,7 @@ def _restore(tx: Tx, record: JobRecord, spec: JobSpec) -> bool:
     old, life = old_job_and_life(tx, queue, record.id)
     if old is not None:
         return False
-    job = insert_rows(tx, queue.qid, spec, life, None, blocked=True)
+    job = insert_one(tx, queue.qid, spec, life, None, blocked=True)
     if job is None:  # another transaction has just taken the id
         return False
     job.created_ms, job.due_ms = min(record.created_ms, tx.now), _past(tx, record.due_ms)
@@ -587,14 +576,14 @@ def _past(tx: Tx, ms: int | None) -> int | None:
 # Copies failed jobs to the dead-letter queue of their queue. The rules are `core.rules.ended`.
 
 
-def deliver(tx: Tx) -> None:
+def copy_to_dead_letters(tx: Tx) -> None:
     """Copy the jobs that have failed since the last time."""
     failed, tx.failed = tx.failed, []
     for queue, job, number in failed:
-        _copy(tx, queue, job, number)
+        _copy_one(tx, queue, job, number)
 
 
-def _copy(tx: Tx, queue: QueueRow, job: Job, number: int) -> None:
+def _copy_one(tx: Tx, queue: QueueRow, job: Job, number: int) -> None:
     """Copy a failed job to the dead-letter queue. The original stays failed.
 
     `number` is the number of the event that recorded the failure.
@@ -628,35 +617,3 @@ def _copy(tx: Tx, queue: QueueRow, job: Job, number: int) -> None:
     assert letter is not None
     letter.failure = job.failure
     tx.save(letter)
-
-
-# Callers that wait for the end of a job which they are about to put.
-
-
-class Expectations:
-    """How many callers wait for the end of each job."""
-
-    def __init__(self) -> None:
-        self.callers: dict[JobKey, int] = {}
-
-    @contextlib.asynccontextmanager
-    async def expect(self, job: JobKey, box: Mailbox) -> AsyncIterator[AsyncIterator[None]]:
-        """Yield once for each notice that the job has ended, while the context lasts."""
-        self.callers[job] = self.callers.get(job, 0) + 1
-        try:
-            async with box.subscribed([Topic("ended", *job)]) as signals:
-                yield _ends(signals)
-        finally:
-            self.callers[job] -= 1
-            if not self.callers[job]:
-                del self.callers[job]
-
-    def watch(self, specs: Sequence[JobSpec], box: Callable[[], Mailbox]) -> Watch | None:
-        """The jobs of a put whose ends are expected; None: there are none."""
-        jobs = {JobKey(spec.queue, spec.id) for spec in specs} & self.callers.keys()
-        return Watch(box().address, frozenset(jobs)) if jobs else None
-
-
-async def _ends(signals: AsyncIterator[Signal]) -> AsyncIterator[None]:
-    async for _ in signals:
-        yield None

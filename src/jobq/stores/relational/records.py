@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
 from jobq.core.records.event_log import STATES
 from jobq.core.records.jobs import JobRecord, QueueName
-from jobq.core.records.queues import LimitsRecord, QueueRecord
+from jobq.core.records.queues import LimitsRecord, QueueRecord, ScheduleRecord, ScheduleSpec
 from jobq.core.rules.outcomes import legible
 from jobq.stores.relational import keys, packed
 from jobq.stores.relational.packed import (
@@ -13,7 +18,7 @@ from jobq.stores.relational.packed import (
     unpack_failure,
     unpack_options,
 )
-from jobq.stores.relational.rows import CANCEL, GIVEN, DamagedJob, Job, QueueRow
+from jobq.stores.relational.rows import CANCEL, GIVEN, DamagedJob, Job, QueueRow, ScheduleRow
 from jobq.stores.relational.tx import Tx
 
 
@@ -73,4 +78,17 @@ def queue_record(tx: Tx, queue: QueueRow) -> QueueRecord:
         event_meta=stored.event_meta,
         defaults=stored.defaults,
         paused=bool(queue.paused),
+    )
+
+
+def schedule_record(row: Sequence[Any]) -> ScheduleRecord:
+    """The record of a row of schedules."""
+    found = ScheduleRow(*row)
+    return ScheduleRecord(
+        spec=msgspec.msgpack.decode(found.spec, type=ScheduleSpec),
+        next_ms=found.next_ms,
+        fired=found.fired,
+        last_ms=found.last_ms,
+        paused=bool(found.paused),
+        created_ms=found.created_ms,
     )

@@ -12,7 +12,8 @@ from jobq.core.records.jobs import QueueName
 from jobq.core.records.queues import Fire, ScheduleRecord, ScheduleSpec
 from jobq.core.records.states import QueueKind
 from jobq.stores.relational import put
-from jobq.stores.relational.ending import as_record, rearm
+from jobq.stores.relational.ending import rearm
+from jobq.stores.relational.records import schedule_record
 from jobq.stores.relational.rows import QueueRow, Row, ScheduleRow
 from jobq.stores.relational.tx import Tx
 
@@ -31,7 +32,7 @@ def put_schedule(
         tx.execute(tx.sql.schedules["put_schedule"], (qid, spec.id, packed, next_ms, tx.now))
         row = tx.execute(tx.sql.schedules["schedule"], (qid, spec.id)).fetchone()
         _changed(tx, queue, "put", spec.id, actor)
-    return as_record(row)
+    return schedule_record(row)
 
 
 def drop_schedule(tx: Tx, name: QueueName, id: str, actor: str | None) -> bool:
@@ -53,7 +54,7 @@ def pause_schedule(tx: Tx, name: QueueName, id: str, paused: bool, actor: str | 
     )
     if queue is None or row is None:
         return "missing"
-    if as_record(row).paused is paused:
+    if schedule_record(row).paused is paused:
         return "late"
     tx.execute(tx.sql.schedules["pause_schedule"], (int(paused), queue.qid, id))
     _changed(tx, queue, "paused" if paused else "resumed", id, actor)
@@ -86,7 +87,7 @@ def _readable(rows: Iterable[Row]) -> list[ScheduleRecord]:
     found = []
     for row in rows:
         try:
-            found.append(as_record(row))
+            found.append(schedule_record(row))
         except (msgspec.MsgspecError, TypeError) as error:
             log.error(
                 "a stored schedule cannot be read and is skipped (%s): remove it or store it again",
@@ -116,7 +117,7 @@ def _fire(tx: Tx, each: Fire) -> bool:
     ):
         return False
     if made:
-        spec = as_record(row).spec
+        spec = schedule_record(row).spec
         job = msgspec.structs.replace(
             spec.template,
             queue=each.queue,

@@ -82,7 +82,7 @@ def deliver(tx: Tx) -> None:
 
     Both may end more jobs."""
     while tx.wanted or tx.failed:
-        put.deliver(tx)
+        put.copy_to_dead_letters(tx)
         flows.deliver(tx)
 
 

@@ -72,7 +72,7 @@ def stage(tx: Tx, tenant: str, flow: str, specs: Sequence[JobSpec], begins: bool
     ]
     last = _last_n(tx, tenant, flow)
     rows: list[tuple[Any, ...]] = []
-    for spec, takes in zip(new, put.reserve_room(tx, new), strict=True):
+    for spec, takes in zip(new, put.reserve_places(tx, new), strict=True):
         some = _rows(spec, last, int(takes))
         rows += ((tenant, flow, *row) for row in some)
         last += len(some)
@@ -199,7 +199,7 @@ def delete_some(tx: Tx, tenant: str, flow: str, limit: int) -> int:
     """Delete members and free their places. Returns how many."""
     rows = tx.execute(tx.sql.ties["next_places"], (tenant, flow, limit)).fetchall()
     if rows:
-        put.give_back_room(tx, [(QueueName(tenant, queue), place) for _, place, queue in rows])
+        put.free_places(tx, [(QueueName(tenant, queue), place) for _, place, queue in rows])
         tx.execute(tx.sql.ties["unstage"], (tenant, flow, FIRST, rows[-1][0]))
     return len(rows)
 

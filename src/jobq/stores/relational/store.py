@@ -68,8 +68,7 @@ from jobq.stores.relational import (
     submission,
 )
 from jobq.stores.relational import put as puts
-from jobq.stores.relational.mailbox import Mailbox
-from jobq.stores.relational.put import Expectations
+from jobq.stores.relational.mailbox import Expectations, Mailbox
 from jobq.stores.relational.submission import Drafts, Flow
 
 T = TypeVar("T")

@@ -16,7 +16,7 @@ from jobq.core.records.states import State
 from jobq.core.rules.flows import Lock, check_locks
 from jobq.errors import JobqError, StoreUnavailable
 from jobq.stores.relational import flows, put, rows, staging, waiting
-from jobq.stores.relational.put import Watch
+from jobq.stores.relational.mailbox import Watch
 from jobq.stores.relational.rows import BLOCKED, ENDED, NOTED, Job
 from jobq.stores.relational.staging import FIRST, FlowState, Part
 from jobq.stores.relational.tx import Tx
@@ -91,7 +91,7 @@ def _result(tx: Tx, spec: JobSpec) -> PutResult:
     return PutResult(id=spec.id, life=0, state=State.BLOCKED if spec.after else State.WAITING)
 
 
-def put_results(
+def results_of_last_call(
     tx: Tx, specs: Sequence[JobSpec], known: dict[JobKey, PutResult]
 ) -> list[PutResult]:
     """The results of the last call. Members that were blocked may have been unblocked since."""
@@ -117,7 +117,7 @@ class Page(NamedTuple):
     ends: tuple[int, int]
 
 
-def result_page(tx: Tx, flow: Flow, after: int) -> Page:
+def members_page(tx: Tx, flow: Flow, after: int) -> Page:
     """The next members of a flow, about as many as a step has."""
     found = tx.execute(tx.sql.ties["flow_now"], flow).fetchone()
     if found is None or found[0] == FlowState.DISCARDED:
@@ -195,7 +195,7 @@ def step(tx: Tx, flow: Flow, after: int = FIRST, watch: Watch | None = None) -> 
         done |= _bring_in_free(
             tx, flow, queue, [each for each in free if each[1].queue == queue], watch
         )
-    put.give_back_room(tx, [(member.queue, takes) for _, takes, member in some])
+    put.free_places(tx, [(member.queue, takes) for _, takes, member in some])
     staging.set_state(tx, *flow, FlowState.SUBMITTED)
     return Step(done, until, True)
 
@@ -251,7 +251,7 @@ def _bring_in_tied(tx: Tx, flow: Flow, n: int, spec: JobSpec, watch: Watch | Non
     queue = tx.ensure_queue(spec.queue)
     tied: list[tuple[Job, JobSpec]] = []
     awaited = _awaited(tx, queue.qid, [spec.id])
-    (result,) = put.insert(tx, queue, [spec], watch, tied, awaited)
+    (result,) = put.insert_members(tx, queue, [spec], watch, tied, awaited)
     tx.execute(tx.sql.ties["unstage"], (*flow, n - 1, n))
     if result.duplicate:
         _represent(tx, flow, n, queue.qid, spec, result)
@@ -329,7 +329,7 @@ def _bring_in_free(
     queue = tx.ensure_queue(name)
     specs = [spec for _, spec in members]
     awaited = _awaited(tx, queue.qid, [spec.id for spec in specs])
-    found = put.insert(tx, queue, specs, watch, [], awaited)
+    found = put.insert_members(tx, queue, specs, watch, [], awaited)
     for (n, spec), result in zip(members, found, strict=True):
         if result.duplicate:
             _represent(tx, flow, n, queue.qid, spec, result)
@@ -377,7 +377,7 @@ async def submit(
     while more:
         done, after, more = await write(step, flow, after, watch)
         results |= {key: result for key, result in done.items() if key in wanted}
-    found: list[PutResult] = await read(put_results, specs, results)
+    found: list[PutResult] = await read(results_of_last_call, specs, results)
     return found
 
 
@@ -403,7 +403,7 @@ async def _checked(read: Run, flow: Flow) -> _Checks | None:
     """Read the whole flow, page by page. None: it is submitted already."""
     checks, after = _Checks(flow), FIRST
     while True:
-        page: Page = await read(result_page, flow, after)
+        page: Page = await read(members_page, flow, after)
         if page.members is None:
             return None
         if not page.members:

@@ -141,7 +141,7 @@ def stall(tx: Tx, queue: QueueRow, job: Job) -> None:
     effect = outcomes.stall(
         stalls=job.stalls, max_stalls=allowed, cancel_asked=bool(job.flags & CANCEL)
     )
-    stalled = outcomes.stalled(
+    stalled = outcomes.stall_failure(
         attempt=job.attempt, stalls=job.stalls, max_stalls=allowed, worker=job.worker, now_ms=tx.now
     )
     failure = history.add_failed_run(tx, job, stalled)
@@ -225,7 +225,7 @@ def _expire(tx: Tx, queue: QueueRow, job: Job) -> None:
         queue,
         job,
         FAILED,
-        failure=outcomes.expired(ttl_ms=ttl_ms, attempt=job.attempt, now_ms=tx.now),
+        failure=outcomes.ttl_failure(ttl_ms=ttl_ms, attempt=job.attempt, now_ms=tx.now),
     )
 
 

@@ -187,7 +187,7 @@ class Database:
 
     def _check_log(self, connection: apsw.Connection) -> None:
         """Log an error if SQLite has ignored a part of the write-ahead log."""
-        found = None if self._private else wal.damage(connection, self.path)
+        found = None if self._private else wal.lost_commits(connection, self.path)
         if found is not None:
             log.error(
                 "%s-wal is damaged behind frame %d, so the %d commits behind it are lost: their "

@@ -34,14 +34,14 @@ _MAGIC = 0x377F0682
 _NOOP: int | None = getattr(apsw, "SQLITE_CHECKPOINT_NOOP", None)  # SQLite 3.51
 
 
-class Damage(NamedTuple):
+class LostCommits(NamedTuple):
     """SQLite has used the log up to this frame. `commits` are behind it."""
 
     frame: int
     commits: int
 
 
-def damage(connection: apsw.Connection, path: str) -> Damage | None:
+def lost_commits(connection: apsw.Connection, path: str) -> LostCommits | None:
     """What SQLite has ignored of the log. Reads the headers of all frames, and the pages of one
     commit.
 
@@ -54,11 +54,11 @@ def damage(connection: apsw.Connection, path: str) -> Damage | None:
     except apsw.Error:
         return None
     with contextlib.suppress(FileNotFoundError), open(f"{path}-wal", "rb") as file:
-        return _damage(file.fileno(), max(0, used))
+        return _lost_commits(file.fileno(), max(0, used))
     return None
 
 
-def _damage(file: int, used: int) -> Damage | None:
+def _lost_commits(file: int, used: int) -> LostCommits | None:
     head = os.pread(file, _HEADER.size, 0)
     if len(head) < _HEADER.size:
         return None
@@ -70,7 +70,7 @@ def _damage(file: int, used: int) -> Damage | None:
     if magic & ~1 != _MAGIC or _sum(head[:24], (0, 0), big) != checksum:
         # The salts may be the damaged part, so all frames count.
         commits = _commits(file, range(frames), length, None)
-        return Damage(0, commits) if commits >= COMMITS and not used else None
+        return LostCommits(0, commits) if commits >= COMMITS and not used else None
     if used >= frames:
         return None
     if used:
@@ -81,7 +81,7 @@ def _damage(file: int, used: int) -> Damage | None:
         checksum = _sum(content[:8] + content[_FRAME.size :], checksum, big)
         if tuple(end) != (*salts, *checksum):
             commits = _commits(file, range(frame, frames), length, salts)
-            return Damage(used, commits) if commits >= COMMITS else None
+            return LostCommits(used, commits) if commits >= COMMITS else None
         if pages:
             return None  # a whole commit that SQLite does not use: it has begun another log
     return None

@@ -155,7 +155,7 @@ def failed_run(data: bytes) -> Failure:
     try:
         return _run_failure(data)
     except BROKEN:
-        return outcomes.unreadable(attempt=0, worker=None, now_ms=0)
+        return outcomes.unreadable_failure(attempt=0, worker=None, now_ms=0)
 
 
 # The producer's part of a job's record: its body. RECORD in lua/fields.lua has the layout.

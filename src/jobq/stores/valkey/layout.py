@@ -26,7 +26,7 @@ STAMP = msgspec.json.encode(Layout(layout=LATEST, oldest=OLDEST, release=__versi
 _decode = msgspec.json.Decoder(Layout).decode
 
 
-def read(store: str, stored: Reply) -> Layout:
+def parse_layout(store: str, stored: Reply) -> Layout:
     """The value of the key, which is there."""
     try:
         return _decode(stored)
@@ -37,4 +37,4 @@ def read(store: str, stored: Reply) -> Layout:
 def check_layout(store: str, stored: Reply) -> None:
     """Raise ConfigError if a newer jobq gave the store a layout that this code would damage."""
     if stored is not None:
-        refuse_newer(store, read(store, stored), LATEST)
+        refuse_newer(store, parse_layout(store, stored), LATEST)

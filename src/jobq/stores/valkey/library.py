@@ -45,12 +45,12 @@ _RATES = {
     "margin_ms": defaults.MINUTE_MS,
 }
 _WORDS = {
-    "stalled": outcomes.STALLED,
-    "expired": outcomes.EXPIRED,
-    "child_failed": outcomes.CHILD_FAILED,
-    "child_cancelled": outcomes.CHILD_CANCELLED,
-    "child_gone": outcomes.CHILD_GONE,
-    "unreadable": outcomes.UNREADABLE,
+    "stalled": outcomes.STALLED_TEXT,
+    "expired": outcomes.EXPIRED_TEXT,
+    "child_failed": outcomes.CHILD_FAILED_TEXT,
+    "child_cancelled": outcomes.CHILD_CANCELLED_TEXT,
+    "child_gone": outcomes.CHILD_GONE_TEXT,
+    "unreadable": outcomes.UNREADABLE_TEXT,
 }
 _EFFECTS = {
     tag: {

@@ -12,7 +12,7 @@ from jobq.errors import ConfigError
 from jobq.stores.valkey.calls import Calls
 from jobq.stores.valkey.connection import ServerError
 from jobq.stores.valkey.keys import Space
-from jobq.stores.valkey.layout import LATEST, OLDEST, STAMP, read
+from jobq.stores.valkey.layout import LATEST, OLDEST, STAMP, parse_layout
 from jobq.stores.valkey.library import VERSION
 from jobq.stores.valkey.servers import Servers
 
@@ -34,7 +34,7 @@ class Migration:
             await self._take_over()
             await self._servers.command(key, "SET", key, STAMP, "NX")
             return
-        found = read(self._url, stored).layout
+        found = parse_layout(self._url, stored).layout
         if found >= LATEST:
             return
         if found < OLDEST:

@@ -13,7 +13,6 @@ from jobq.core.rules.limits import depend_on_each_other
 from jobq.core.rules.new_jobs import check_restored, check_specs
 from jobq.core.rules.outcomes import error_text
 from jobq.errors import QueueFull
-from jobq.stores.valkey import jobs as job_bodies
 from jobq.stores.valkey import packing
 from jobq.stores.valkey.calls import Calls, PartitionsChanged, Refused
 from jobq.stores.valkey.connection import Argument
@@ -157,7 +156,7 @@ class Puts:
         cost, look = 1, False
         jobs: list[Argument] = []
         tied: list[Argument] = []
-        body_of, channel, expected = job_bodies.body_of, self._channel, self._expected
+        channel, expected = self._channel, self._expected
         for n, spec in enumerate(specs, 1):
             body, singly = body_of(
                 spec, channel if expected and (spec.queue, spec.id) in expected else None

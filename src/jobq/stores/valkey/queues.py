@@ -48,7 +48,7 @@ class QueuePeek(NamedTuple):
     due_in: int | None
 
 
-def peek(counters: bytes | None, now: int) -> QueuePeek:
+def peek_at_counters(counters: bytes | None, now: int) -> QueuePeek:
     """What the counters of a queue say about claiming from it."""
     if counters is None:
         return QueuePeek(False, None)

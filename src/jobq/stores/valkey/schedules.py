@@ -40,7 +40,7 @@ steps delays a schedule by no more than this."""
 _REBUILD_S = 300.0
 """Seconds after which a handle asks all queues whether they have schedules. Older releases do not
 write the set."""
-_AT_ONCE = 100
+_QUEUES_AT_ONCE = 100
 """Queues that are asked concurrently."""
 _MOST = 1_000
 """Queues that one look returns."""
@@ -140,12 +140,10 @@ class ScheduledQueues:
 
 
 def _parts(queues: Sequence[QueueName]) -> Iterator[Sequence[QueueName]]:
-    for start in range(0, len(queues), _AT_ONCE):
-        yield queues[start : start + _AT_ONCE]
+    for start in range(0, len(queues), _QUEUES_AT_ONCE):
+        yield queues[start : start + _QUEUES_AT_ONCE]
 
 
-_QUEUES_AT_ONCE = 100
-"""Queues whose schedules are read concurrently."""
 _decode = msgspec.msgpack.Decoder(ScheduleSpec).decode
 
 
@@ -226,7 +224,7 @@ class Schedules:
         self, queues: Sequence[QueueName], due: bool, limit: int
     ) -> list[ScheduleRecord]:
         found: list[ScheduleRecord] = []
-        for start in range(0, len(queues), _QUEUES_AT_ONCE):
+        for some in _parts(queues):
             room = limit - len(found)
             if room <= 0:
                 break
@@ -238,7 +236,7 @@ class Schedules:
                     int(due),
                     room,
                 )
-                for each in queues[start : start + _QUEUES_AT_ONCE]
+                for each in some
             ]
             found += [_record(view) for views in await asyncio.gather(*calls) for view in views][
                 :room

@@ -26,14 +26,13 @@ from jobq.core.records.jobs import (
 from jobq.core.values.checks import check_steps
 from jobq.errors import CorruptStore, StoreUnavailable
 from jobq.stores.valkey import jobs, keys, packing
-from jobq.stores.valkey import queues as queue_replies
 from jobq.stores.valkey.calls import Calls
 from jobq.stores.valkey.connection import Argument
 from jobq.stores.valkey.flows import Edges
 from jobq.stores.valkey.library import function
 from jobq.stores.valkey.mail import Mail
 from jobq.stores.valkey.partitions import Partition, Partitions
-from jobq.stores.valkey.queues import QueuePeek
+from jobq.stores.valkey.queues import QueuePeek, peek_at_counters
 from jobq.stores.valkey.servers import Servers
 from jobq.stores.valkey.sleepers import Sleepers
 
@@ -396,7 +395,7 @@ class Settling:
             if isinstance(data, StoreUnavailable):
                 total.unavailable = data
             else:
-                found[at] = queue_replies.peek(data, now)
+                found[at] = peek_at_counters(data, now)
         return found
 
 

@@ -6,7 +6,7 @@ local IN_FORCE = {
 
 -- Store the limits in force. `texts` are those of IN_FORCE, "" for none. A change lifts holds; if a
 -- rate still allows nothing, the next claim finds out. What the rate's window or bucket has counted
--- stays (core/rules/limits.py: loaded).
+-- stays (core/rules/limits.py: loaded_rate).
 local function put_in_force(cx, texts)
   for i, field in ipairs(IN_FORCE) do
     if texts[i] == "" then

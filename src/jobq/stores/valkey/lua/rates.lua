@@ -1,4 +1,4 @@
--- rates: what a rate limit allows. Copies core/rules/limits.py (take, room);
+-- rates: what a rate limit allows. Copies core/rules/limits.py (take, starts_left);
 -- tests/rules/test_rates.py compares both. A limit is stored as text: "w:<count>:<per_ms>" is a
 -- window that its first start opens, "t:<capacity>:<refill per second>" a bucket of tokens. Its
 -- state is "w:<starts>:<opened>" or "t:<tokens>:<at>". A state of the other kind is ignored.

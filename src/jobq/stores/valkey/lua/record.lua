@@ -140,7 +140,7 @@ function J.read(id, rec, run)
   return ok and job or broken_job(id, rec, run)
 end
 
--- Fail a job whose record cannot be read. Copies core/rules/outcomes.py: unreadable.
+-- Fail a job whose record cannot be read. Copies core/rules/outcomes.py: unreadable_failure.
 function J.fail_broken(cx, job)
   job.created, job.due, job.run_due = cx.now, cx.now, cx.now
   J.renew(job)

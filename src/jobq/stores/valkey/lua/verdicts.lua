@@ -1,7 +1,7 @@
--- verdicts: failures that the store gives a job by itself. Copies core/rules/outcomes.py (stalled,
--- expired, fails_parent, failure_for_parent, parent_failure). The messages are core's (J.WORDS).
--- tests/rules compares both. A failure here is a table {reason =, type =, message =, fingerprint =,
--- traceback =}. A worker sends a failure packed, as `blob`.
+-- verdicts: failures that the store gives a job by itself. Copies core/rules/outcomes.py
+-- (stall_failure, ttl_failure, fails_parent, failure_for_parent, parent_failure). The messages are
+-- core's (J.WORDS). tests/rules compares both. A failure here is a table {reason =, type =,
+-- message =, fingerprint =, traceback =}. A worker sends a failure packed, as `blob`.
 local STATE, WORDS, byte = J.STATE, J.WORDS, string.byte
 
 -- The first n characters of a UTF-8 text.
