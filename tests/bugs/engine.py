@@ -156,7 +156,7 @@ WORKERS = (
     bug(
         "a job that replaces a named path by a link leads the next one anywhere",
         "609af253",
-        f"{EXECUTORS}/sandbox/held.py",
+        f"{EXECUTORS}/sandbox/granted_files.py",
         "        if permissions not in self._tables:\n",
         "        if True:\n",
         found_by=("tests/executors/sandbox/test_lives.py", "-k", "looked_up_once"),
