@@ -27,7 +27,7 @@ TOOLS = (
         "9388ef3a",
         "src/jobq/pipeline/audit/proof.py",
         "holes = number_sets.minus(number_sets.missing(here, log.proved + 1, max(last, shipped)), known)",
-        "holes = ranges.missing(here, log.proved + 1, max(last, shipped))",
+        "holes = number_sets.missing(here, log.proved + 1, max(last, shipped))",
         found_by=("tests/pipeline/test_proof.py", "-k", "remembered_once"),
     ),
     bug(
