@@ -26,7 +26,8 @@ TOOLS = (
         "the next audit reports a gap beyond what was proved as lost",
         "9388ef3a",
         "src/jobq/pipeline/audit/proof.py",
-        "holes = number_sets.minus(number_sets.missing(here, log.proved + 1, max(last, shipped)), known)",
+        "holes = number_sets.minus("
+        "number_sets.missing(here, log.proved + 1, max(last, shipped)), known)",
         "holes = number_sets.missing(here, log.proved + 1, max(last, shipped))",
         found_by=("tests/pipeline/test_proof.py", "-k", "remembered_once"),
     ),

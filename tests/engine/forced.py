@@ -32,27 +32,26 @@ from tests.waiting import forever, until
 
 _HOME = Path(jobq.__file__).parent
 WATCHED = frozenset(
-    str(_HOME / f"{name}.py")
+    str((_HOME / f"{name}.py").resolve(strict=True))
     for name in (
         *(
             f"engine/{name}"
             for name in (
-                "apart",
-                "around",
                 "batches",
-                "completions",
                 "exchange",
                 "fetcher",
+                "handler",
                 "interrupts",
                 "journal",
                 "last_chance",
                 "notes",
+                "processes",
                 "run",
                 "runner",
             )
         ),
         *(f"executors/{name}" for name in ("command", "inline", "process", "thread")),
-        *(f"core/{name}" for name in ("backoff", "decide", "failures")),
+        *(f"core/{name}" for name in ("rules/backoff", "rules/decide", "records/failures")),
         "api/middleware",
         "api/task_handler",
     )

@@ -147,9 +147,7 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True, array_like=True, gc=Fal
     reserved: bool = False
     schedule: str | None = None  # the schedule that made it
     origin: str | None = None  # dead letters: "queue/id" of the job this is a copy of
-    meta: Annotated[dict[str, str], msgspec.Meta(max_length=4096)] | None = (
-        None  # core/values/meta.py
-    )
+    meta: Annotated[dict[str, str], msgspec.Meta(max_length=4096)] | None = None  # values/meta.py
 
 
 class PutResult(msgspec.Struct, frozen=True, kw_only=True, gc=False):

@@ -71,6 +71,7 @@ _TOO_WIDE = frozenset(
 )
 
 _PACKAGES = frozenset({"site-packages", "dist-packages"})
+_PATHS = sysconfig.get_paths()  # now: a process that has given up its rights may not read it
 """Folders of installed packages have one of these names."""
 
 DNS = 53
@@ -84,8 +85,7 @@ def system(*, network: bool) -> list[str]:
 
 def installed() -> list[str]:
     """The folders of Python and of the installed packages."""
-    paths = sysconfig.get_paths()
-    folders = [paths[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")]
+    folders = [_PATHS[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")]
     folders += [os.path.join(prefix, "lib") for prefix in (sys.prefix, sys.base_prefix)]
     folders.append(os.path.join(sys.prefix, "pyvenv.cfg"))
     folders += [entry for entry in _import_path() if os.path.basename(entry) in _PACKAGES]
