@@ -10,7 +10,7 @@ from uuid import uuid4
 
 import pytest
 
-from jobq.access import quotas
+from jobq.access import usage
 from jobq.access.guarded.store import GuardedStore
 from jobq.access.principal import ANYONE, SCOPES, Principal, Scope
 from jobq.access.quotas import TenantRules
@@ -286,8 +286,8 @@ async def test_the_id_of_a_cancelled_job_counts_as_a_new_job(store: Store) -> No
 async def test_a_flow_without_end_meets_the_rate_too(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(quotas, "_MAX_DEBT", 10.0)
-    monkeypatch.setattr(quotas, "_MAX_DEBT_S", 2.0)
+    monkeypatch.setattr(usage, "_MAX_DEBT", 10.0)
+    monkeypatch.setattr(usage, "_MAX_DEBT_S", 2.0)
     acme = limited(store, submit_rate=2)
     await acme.put([spec(f"a{n}") for n in range(13)], flow="f", last=False)
     with pytest.raises(QuotaExceeded, match="more than 2 jobs per second") as refused:
