@@ -87,3 +87,8 @@ def test_help_imports_no_noun_no_store_and_no_tables(arguments: list[str]) -> No
         assert not heavy & set(sys.modules), heavy & set(sys.modules)
     """
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60, stdout=subprocess.DEVNULL)
+
+
+def test_a_mistyped_noun_gets_the_right_one() -> None:
+    shown = CliRunner().invoke(ctl, ["statu"]).output
+    assert "Did you mean 'status'?" in shown

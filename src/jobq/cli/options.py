@@ -246,6 +246,15 @@ class Root(Noun):
             self.add_command(getattr(import_module(module), cmd_name))
         return super().get_command(ctx, cmd_name)
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find the command. For an unknown one, click suggests names of commands that it has."""
+        if args[0] not in self.nouns:
+            for name in self.nouns:
+                self.get_command(ctx, name)
+        return super().resolve_command(ctx, args)
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write what each command does."""
         with formatter.section("Commands"):
