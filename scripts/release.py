@@ -24,6 +24,7 @@ DIST = ROOT / "dist"
 NEEDS_AN_EXTRA = {
     "jobq.django": {"django", "asgiref"},
     "jobq.encryption": {"cryptography"},
+    "jobq.mypy": {"mypy"},
     "jobq.otel": {"opentelemetry"},
     "jobq.pipeline": {"pyspark", "py4j", "pyarrow", "pandas", "prometheus_client"},
     "jobq.prometheus": {"prometheus_client"},
@@ -40,9 +41,11 @@ NEEDS_AN_EXTRA = {
         "prometheus_client",
     },
     "jobq.server.hints": {"hiredis"},
+    "jobq.stores.postgres": {"psycopg"},
     "jobq.stores.remote": {"grpc", "google"},
     "jobq.stores.valkey": {"hiredis"},
     "jobq.testing.fake_worker": {"grpc", "google"},
+    "jobq.web": {"jinja2", "starlette"},
 }
 """Modules that may fail to import without extras, and the packages whose absence may be why."""
 
@@ -62,8 +65,11 @@ for name in names:
         continue
     try:
         importlib.import_module(name)
-    except ImportError as e:
-        failed[name] = (e.name or str(e)).partition(".")[0]
+    except Exception as e:  # jobq.web says in a ConfigError which package is missing
+        missing = e if isinstance(e, ImportError) else e.__cause__
+        if not isinstance(missing, ImportError):
+            raise
+        failed[name] = (missing.name or str(missing)).partition(".")[0]
 print(json.dumps({"imported": len(names) - len(failed), "failed": failed}))
 """
 
