@@ -50,18 +50,18 @@ WATCHED = frozenset(
                 "runner",
             )
         ),
-        *(f"executors/{name}" for name in ("command", "inline", "process", "thread")),
+        *(f"executors/{name}" for name in ("command", "inline", "process", "programs", "thread")),
         *(f"core/{name}" for name in ("rules/backoff", "rules/decide", "records/failures")),
         "api/middleware",
         "api/task_handler",
     )
 )
 """Calls from these files are raise points."""
-TRUSTED = frozenset({"Runner.guard", "Runner.rescue", "Slots.give", "Bell.ring"})
+TRUSTED = frozenset({"Runner.guard", "Runner.rescue", "Slots.give", "Bell.ring", "Program._end"})
 """Calls that are none: they are what gives a slot back."""
-PASSING_ON = frozenset({"ThreadExecutor._collect"})
-"""Functions whose calls are none. They only pass on what another thread has done, and what they
-call is C that raises nothing."""
+PASSING_ON = frozenset({"ThreadExecutor._collect", "Program._end"})
+"""Functions whose calls are none. They only pass on what another thread or a program has done, and
+what they call is C that raises nothing."""
 
 
 class Boom(Exception):

@@ -164,6 +164,15 @@ class Program:
     # ── its end ──
 
     def _exited(self) -> None:
+        try:
+            status = self._reaped()
+        except BaseException as error:  # nobody else would end the run and give its slot back
+            if not self.ended.done():
+                self.ended.set_exception(error)
+            return
+        self._finishing = self._loop.create_task(self._finish(status))
+
+    def _reaped(self) -> int:
         # The whole group, before its leader is waited for: until then its number is not reused.
         self._signal(signal.SIGKILL)
         if self._watch is not None:
@@ -181,18 +190,21 @@ class Program:
         for number in tuple(self._pipes):
             self._close(number)
         self._exit.close()
-        self._finishing = self._loop.create_task(self._finish(os.waitstatus_to_exitcode(status)))
+        return os.waitstatus_to_exitcode(status)
 
     async def _finish(self, status: int) -> None:
-        stdout, result = bytes(self._data[1]), bytes(self._data[RESULT])
-        if result and stdout:  # the result is elsewhere, so this is for people
-            self._log.add(stdout)
         try:
+            if self._data[RESULT] and self._data[1]:  # the result is elsewhere: this is for people
+                self._log.add(bytes(self._data[1]))
             await self._log.finish()
         finally:
-            if not self.ended.done():
-                last = self._last.decode("utf-8", "replace").strip().rpartition("\n")[2]
-                self.ended.set_result(Written(status, stdout, result, last))
+            self._end(status)
+
+    def _end(self, status: int) -> None:
+        if not self.ended.done():
+            last = self._last.decode("utf-8", "replace").strip().rpartition("\n")[2]
+            stdout, result = bytes(self._data[1]), bytes(self._data[RESULT])
+            self.ended.set_result(Written(status, stdout, result, last))
 
 
 def _moved_up(fd: int) -> int:
